@@ -144,7 +144,7 @@ def module(name: str) -> types.ModuleType:
       TensorFlow, such as `tensorflow.python.eager`, does not load Lingvo.
 
   Raises:
-    UserError: there is no such module, or `load` fails.
+    UserError: the module is missing, or `load` fails.
   """
   if name in _imported:
     return _imported[name]
@@ -321,7 +321,7 @@ def _import(name: str) -> types.ModuleType:
 def _not_found(name: str, missing: str) -> str:
   """Returns a message about a missing module, with near names."""
   package, _, last = missing.rpartition('.')
-  text = f'there is no module {name}'
+  text = f'module {name} not found'
   if missing != name:
     text += f': {missing} is missing'
   spec = importlib.util.find_spec(package) if package else None

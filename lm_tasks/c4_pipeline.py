@@ -135,14 +135,14 @@ def make_task(name: str, spec: TaskSpec, *, source: Any, vocabulary: Any):
 def vocabulary_in(tfds_data_dir: str) -> str:
   """Returns the path of the vocabulary that belongs to a data folder.
 
-  It is the folder's own `VOCABULARY_FILE`. If there is no such file, it is that
+  It is the folder's own `VOCABULARY_FILE`. Without such a file, it is that
   of `DATA_DIR`, with a log line.
   """
   path = posixpath.join(tfds_data_dir, VOCABULARY_FILE)
   public = posixpath.join(DATA_DIR, VOCABULARY_FILE)
   if path == public or lingvo_runtime.tensorflow().io.gfile.exists(path):
     return path
-  logging.info('C4: there is no %s; the vocabulary is %s', path, public)
+  logging.info('C4: %s is missing; the vocabulary is %s', path, public)
   return public
 
 

@@ -276,7 +276,7 @@ class BaseLayer(
 
   @property
   def mesh_shape(self) -> Sequence[int] | None:
-    """Devices along each axis over all slices; None if there is no mesh."""
+    """Devices along each axis over all slices; None without a mesh."""
     return config_lib.whole_mesh_shape(self.ici_mesh_shape, self.dcn_mesh_shape)
 
   def get_shard_count_on_dim(

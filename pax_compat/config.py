@@ -255,7 +255,7 @@ class Config(fdl.Config[_T]):
 
   @property
   def mesh_shape(self) -> Any:
-    """Devices along each axis over all slices; None if there is no mesh."""
+    """Devices along each axis over all slices; None without a mesh."""
     if 'mesh_shape' in parameters(self):
       return field_values(self).get('mesh_shape')
     return whole_mesh_shape(self.ici_mesh_shape, self.dcn_mesh_shape)

@@ -163,7 +163,7 @@ def import_module(name: str):
     if isinstance(e, ModuleNotFoundError) and e.name == name.split('.')[0]:
       known = [module.name for module in pkgutil.iter_modules()]
       raise errors.UserError(
-        f'there is no module {name!r}' + errors.did_you_mean(e.name, known)
+        f'unknown module {name!r}' + errors.did_you_mean(e.name, known)
       ) from e
     raise errors.UserError(
       f'the module {name!r} cannot be imported: {type(e).__name__}: {e}'

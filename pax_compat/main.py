@@ -266,7 +266,7 @@ def _experiment(
     A function that resolves it, which may make its inputs and needs JAX.
 
   Raises:
-    UserError: there is no such experiment, or a setting is not valid.
+    UserError: the experiment is unknown, or a setting is not valid.
   """
   name = experiment_flags.name()
   settings = _settings()

@@ -289,7 +289,7 @@ def instantiate(config: Buildable, **kwargs: Any) -> Any:
   """Builds a config; `kwargs` replace fields for this object only.
 
   Raises:
-    UserError: a required field is not set, or there is no such field.
+    UserError: a required field is not set, or a field is unknown.
   """
   if isinstance(config, Config):
     return config.Instantiate(**kwargs)

@@ -24,7 +24,7 @@ class NoSession:
 
   def __getattr__(self, name: str):
     raise errors.UserError(
-      f'{_AFTER_STEP} uses sess.{name}, and there is no TensorFlow session;'
+      f'{_AFTER_STEP} uses sess.{name}, without a TensorFlow session;'
       ' expected global_step and metrics only'
     )
 

@@ -40,7 +40,7 @@ class TensorflowCheckpoint:
       prefix: path of its files, with or without '.index'.
 
     Raises:
-      UserError: there is no checkpoint, or its index is damaged.
+      UserError: the checkpoint is missing, or its index is damaged.
     """
     self.prefix = str(prefix).removesuffix(_INDEX)
     tf = lingvo_runtime.module('tensorflow')

@@ -20,7 +20,7 @@ def weights_of(path: str) -> Callable[[Mapping[str, Any]], dict]:
       `train`, for the newest checkpoint in it.
 
   Raises:
-    UserError: there is no such checkpoint.
+    UserError: the checkpoint is missing.
   """
   checkpoint = files.newest(path)
 

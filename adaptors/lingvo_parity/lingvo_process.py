@@ -72,7 +72,7 @@ class LingvoProcess:
       self._process.join()
       raise LingvoFailedError(
         f'Lingvo ended its process with {_described(self._process.exitcode)},'
-        ' and there is no result to compare with; the lines above are from'
+        ' without a result to compare with; the lines above are from'
         ' TensorFlow. The translation was not run'
       ) from None
     if kind is not None:

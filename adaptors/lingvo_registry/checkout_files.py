@@ -34,7 +34,7 @@ def resolve(params: Any, checkout: pathlib.Path | None, name: str) -> None:
         continue
       if checkout is None or not _exists(checkout, found['path']):
         logging.warning(
-          '%s: %s is %s, a path in a checkout of Lingvo, and there is no such'
+          '%s: %s is %s, a path in a checkout of Lingvo, without such a'
           ' file; expected --lingvo_source with a checkout that has it',
           name,
           field,

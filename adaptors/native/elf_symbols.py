@@ -141,7 +141,7 @@ class _Library:
 
   def _strings_of(self, section: _Section) -> _Section:
     if section.link >= len(self._sections):
-      raise ElfError(f'there is no section {section.link}')
+      raise ElfError(f'section {section.link} is missing')
     return self._sections[section.link]
 
   def _chain(self, section: _Section) -> Iterator[tuple[int, tuple, list]]:

@@ -47,7 +47,7 @@ _REASONS = {
     praxis.pax_fiddle.build_with_empty_flax_module_stack
     praxis.pax_fiddle.empty_flax_module_stack
     """,
-  'there is no pmap here': """
+  'pmap is not supported': """
     praxis.py_utils.pmap_use_tensorstore
     praxis.py_utils.convert_fully_replicated_array_to_pmap_array
     praxis.py_utils.convert_host_local_array_to_global_array
@@ -118,7 +118,7 @@ _REASONS = {
     paxml.base_metrics.HistogramMetrics.aggregate
     paxml.base_metrics.CompositeMetrics.aggregate
     """,
-  'there is no pmap here; use `DpSgdStochasticGradient`': """
+  'pmap is not supported; use `DpSgdStochasticGradient`': """
     paxml.sgf.PercoreClippedDpSgdGradient
     """,
   'layers have no ghost norms; use `DpSgdStochasticGradient` with an'

@@ -332,7 +332,7 @@ INSTEAD: dict[str, str] = {
   'praxis.gshard_utils': 'use gating_func of TransformerFeedForwardMoe',
   'praxis.layers.gpu_fast_attention': _CUDNN,
   'praxis.layers.injection.fp8_nvidia_gpu': (
-    'there is no FP8; einsum_tpl takes a product of your own, see'
+    'FP8 is not supported; einsum_tpl takes a product of your own, see'
     ' docs/quantization.md'
   ),
   'praxis.layers.quantization': (

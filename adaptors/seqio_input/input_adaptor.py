@@ -480,7 +480,7 @@ class SeqIOInput(base_input.BaseInput):
           ' exactly on any number of hosts'
         )
     logging.info(
-      '%s: there is no saved state that fits; at batch %d %s',
+      '%s: no saved state fits; at batch %d %s',
       self._source.label,
       step,
       position,
@@ -550,7 +550,7 @@ class SeqIOInput(base_input.BaseInput):
         of its targets.
 
     Raises:
-      UserError: there is no such vocabulary.
+      UserError: the vocabulary is missing.
     """
     vocabulary = self.overridden_vocab or token_texts.find(
       self._provider.output_features, key

@@ -85,8 +85,8 @@ def split_tokens_to_targets_length(
   length -= int(output_features['targets'].add_eos)
   if length < 1:
     raise errors.UserError(
-      'split_tokens_to_targets_length: there is no length of targets to split'
-      f' to in {sequence_length}; expected'
+      'split_tokens_to_targets_length: the length of targets is missing in'
+      f' {sequence_length}; expected'
       " task_feature_lengths={'targets': 1024} or another length"
     )
   tf = lingvo_runtime.tensorflow()

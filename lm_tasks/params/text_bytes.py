@@ -1,6 +1,6 @@
 """Small byte-level language models, without TensorFlow.
 
-The text is Python's documentation, so there is no download:
+The text is Python's documentation, so nothing is downloaded:
 
     python -m pax_compat.main --exp=tasks.lm.params.text_bytes.TextBytes \
       --job_log_dir=/tmp/text_bytes

@@ -1,4 +1,4 @@
-"""Images of digits that are drawn, so that there is no download.
+"""Images of digits that are drawn, so that nothing is downloaded.
 
 Legend: B images in a batch, S pixels of height and of width.
 """

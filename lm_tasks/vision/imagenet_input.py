@@ -95,7 +95,7 @@ def record_files(folder: str | None, split: str) -> list[str]:
     )
   files = sorted(map(str, pathlib.Path(folder).glob(f'{split}-*-of-*')))
   if not files:
-    raise errors.UserError(f'there is no ImageNet in {folder}; {expected}')
+    raise errors.UserError(f'ImageNet is not in {folder}; {expected}')
   return files
 
 

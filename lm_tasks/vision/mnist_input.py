@@ -27,7 +27,7 @@ class MnistDatasetInput(indexed_input.IndexedInput):
       a folder `mnist` that TensorFlow Datasets prepared.
 
   Raises:
-    UserError: there is no MNIST in the folder.
+    UserError: MNIST is not in the folder.
   """
 
   tfds_data_dir: str | None = None
@@ -58,7 +58,7 @@ def read(folder: str | None, train: bool) -> tuple[np.ndarray, np.ndarray]:
     train: whether to read the training images.
 
   Raises:
-    UserError: there is no MNIST in the folder.
+    UserError: MNIST is not in the folder.
   """
   if folder is None:
     raise errors.UserError(
@@ -102,7 +102,7 @@ def _of_file(folder: pathlib.Path, name: str, rank: int) -> np.ndarray:
       break
   else:
     raise errors.UserError(
-      f'there is no MNIST in {folder}; expected {name} or {name}.gz in it, or a'
+      f'MNIST is not in {folder}; expected {name} or {name}.gz in it, or a'
       ' folder mnist of TensorFlow Datasets'
     )
   start = 4 * (1 + rank)

@@ -47,7 +47,7 @@ class StoredCheckpoint:
       step: of the checkpoint; None for the newest that is intact.
 
     Raises:
-      UserError: there is no such checkpoint, or it is damaged.
+      UserError: the checkpoint is missing or damaged.
     """
     manifests = Manifests(job_dir.checked_path(directory))
 

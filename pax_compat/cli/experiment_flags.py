@@ -68,7 +68,7 @@ def name() -> str:
   Without `--exp`, the options of a source may imply it.
 
   Raises:
-    UserError: there is no name.
+    UserError: the name is missing.
   """
   implied = options().experiment_name()
   if not implied:

@@ -60,7 +60,7 @@ _ONE_CONTROLLER = (
   ' of them at the same time'
 )
 _NO_DATA_SERVICE = (
-  'each host reads its own part of the data; there is no tf.data service'
+  'each host reads its own part of the data, without a tf.data service'
 )
 _NO_FIDDLE_PROGRAM = (
   'a config is named, never computed from text; expected --exp=NAME, and'

@@ -83,7 +83,7 @@ def right_align_tensors(
     align_dim: the dimension of time.
 
   Raises:
-    UserError: there is no such dimension.
+    UserError: the dimension does not exist.
   """
   if not 0 < align_dim < x.ndim:
     raise errors.UserError(

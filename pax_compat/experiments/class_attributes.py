@@ -46,7 +46,7 @@ def changed(instance: _T, settings: Sequence[str]) -> _T:
       type of the present one, or of the attribute's annotation.
 
   Raises:
-    UserError: there is no such attribute, or the value is not valid for it.
+    UserError: the attribute is unknown, or the value is not valid for it.
   """
   if not settings:
     return instance

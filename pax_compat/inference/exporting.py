@@ -238,7 +238,7 @@ def open_folder(folder: str | os.PathLike) -> ExportedModel:
     )
   except FileNotFoundError as e:
     raise errors.UserError(
-      f'{path} is not an exported model: there is no {e.filename}'
+      f'{path} is not an exported model: {e.filename} is missing'
     ) from e
   except Exception as e:
     # The libraries have error types of their own.

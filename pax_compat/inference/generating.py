@@ -151,7 +151,7 @@ def _check_draft(
   if draft is None:
     if options.draft_steps is not None:
       raise errors.UserError(
-        f'draft_steps is {options.draft_steps}, but there is no draft model;'
+        f'draft_steps is {options.draft_steps}, but the draft model is missing;'
         ' expected draft'
       )
     return

@@ -242,7 +242,7 @@ class TrainedModel:
       dataset: its name; None for the one that the model is trained on.
 
     Raises:
-      UserError: there is no such dataset, or it cannot be built.
+      UserError: the dataset is unknown, or it cannot be built.
     """
     if dataset is None:
       [config] = self.experiment.train_datasets
@@ -263,7 +263,7 @@ class TrainedModel:
     }
     if name not in configs:
       raise errors.UserError(
-        f'there is no dataset {name!r}' + errors.did_you_mean(name, configs)
+        f'unknown dataset {name!r}' + errors.did_you_mean(name, configs)
       )
     if name not in self._inputs:
       self._inputs[name] = configs[name].Instantiate()

@@ -32,7 +32,7 @@ class MultiInput(composed_input.ComposedInput):
     default_input: name of the input whose tokenizer is used by default.
 
   Raises:
-    UserError: there is no input, one has no batch size, `default_input` is not
+    UserError: inputs are missing, one has no batch size, `default_input` is not
       among them, `batch_size` is set, or several are to be reset for
       evaluations, each of which could end at another batch.
   """
@@ -94,7 +94,7 @@ class MultiInput(composed_input.ComposedInput):
     """Returns one of the inputs.
 
     Raises:
-      UserError: there is no input of that name.
+      UserError: the name of the input is unknown.
     """
     self._check_known(input_name)
     return self._inputs[input_name]

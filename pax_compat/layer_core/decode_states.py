@@ -53,7 +53,7 @@ class DecodeStates:
     """Returns the decode state `name`, set in an earlier decoding step.
 
     Raises:
-      UserError: there is no such state.
+      UserError: the state is missing.
     """
     if not self.has_variable(DECODE_CACHE, name):
       raise errors.UserError(

@@ -124,7 +124,7 @@ def cur_jax_context() -> JaxContext:
   top = _current.get()
   if top is None:
     raise errors.UserError(
-      'there is no JaxContext; enter JaxContext.new_context() first'
+      'no JaxContext is active; enter JaxContext.new_context() first'
     )
   return top
 

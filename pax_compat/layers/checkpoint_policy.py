@@ -118,12 +118,12 @@ def custom_policy(checkpoint_policy: str, *, where: str) -> Callable:
     where: prefix of error messages.
 
   Raises:
-    UserError: there is no such policy.
+    UserError: the policy is unknown.
   """
   known = [policy.value for policy in AutodiffCheckpointType]
   if checkpoint_policy not in known:
     raise errors.UserError(
-      f'{where}: there is no checkpoint policy {checkpoint_policy!r}'
+      f'{where}: unknown checkpoint policy {checkpoint_policy!r}'
       + errors.did_you_mean(str(checkpoint_policy), known)
     )
   policy = AutodiffCheckpointType(checkpoint_policy)

@@ -47,7 +47,7 @@ def after(norms: dict[str, jax.Array], arrays: Any) -> Any:
 
   Computations on the result then run after the branch that computes the norms,
   and can overwrite its operands in place. Without the dependency XLA copies
-  them. On accelerators there is no branch, and arrays are returned as they are.
+  them. Accelerators need no branch: arrays are returned as they are.
 
   Args:
     norms: each [].

@@ -451,11 +451,11 @@ class Learner(LearnerSettings):
         an average is returned itself.
 
     Raises:
-      UserError: there is no moving average.
+      UserError: no moving average is kept.
     """
     if not self.has_ema:
       raise errors.UserError(
-        f'{self._where("optimizer")}: there is no moving average of the'
+        f'{self._where("optimizer")}: no moving average is kept of the'
         ' weights; expected an ema_decay above 0'
       )
     weights = by_path(params)

@@ -34,7 +34,7 @@ def maybe_unreplicate_for_fully_replicated(data: Any) -> Any:
   """Returns a tree of replicated arrays as arrays of one device.
 
   Only arrays of a single device, and those whose sharding replicates them, are
-  known here: there is no pmap in this package.
+  known here: this package has no pmap.
   """
   return jax.tree.map(_first_shard, data)
 

@@ -159,7 +159,7 @@ def listing(folder: Any) -> dict[str, dict[str, Any]]:
     folder: as `path_of` returns it.
 
   Returns:
-    `{'bytes': ..., 'crc32c': ...}` by relative path; empty if there is no such
+    `{'bytes': ..., 'crc32c': ...}` by relative path; empty if it is no
     folder.
   """
   files, root = _file_system(folder)

@@ -51,7 +51,7 @@ class RunLog(python_logging.Handler):
   """Writes what is logged, within a `with` block, to the log of a run.
 
   It writes what absl prints on the terminal. Entries before `kept` are kept in
-  memory; if there is no call of it, they are not written.
+  memory; if it is not called, they are not written.
   """
 
   def __init__(self):

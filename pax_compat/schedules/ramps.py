@@ -169,7 +169,7 @@ class LinearRampupPiecewiseConstant(BaseSchedule):
       LinearRampupPiecewiseConstantSchedule.
 
   Raises:
-    UserError: there is no boundary, they are not sorted, or the lengths do not
+    UserError: boundaries are missing or not sorted, or the lengths do not
       match.
   """
 

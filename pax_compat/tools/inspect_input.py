@@ -102,7 +102,7 @@ def _chosen(experiment) -> list:
   for split in _SPLIT.value:
     if split not in known:
       raise errors.UserError(
-        f'--split: there is no dataset {split!r}'
+        f'--split: unknown dataset {split!r}'
         + errors.did_you_mean(split, known)
       )
   return [known[split] for split in _SPLIT.value or known]

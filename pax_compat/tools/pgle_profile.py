@@ -7,7 +7,7 @@ took from a file, which this writes: `profile.pb` in the folder of the profile,
 or --output. It is what `--xla_gpu_pgle_profile_file_or_directory_path` in
 XLA_FLAGS expects. See docs/gpu.md.
 
-The exit status is 2 if there is no profile, or none of a GPU.
+The exit status is 2 without a profile of a GPU.
 """
 
 import pathlib
@@ -53,7 +53,7 @@ def newest_profile(folder: Any) -> Any:
   ]
   if not found:
     raise errors.UserError(
-      f'there is no profile in {folder}; expected a folder with'
+      f'{folder} has no profile; expected a folder with'
       f' plugins/profile/*/*{_SUFFIX}, which a run with'
       ' --set=task.train.profiler_capture_step=10 writes'
     )
@@ -68,7 +68,7 @@ def instruction_times(profile: Any) -> bytes:
       it are merged.
 
   Raises:
-    UserError: there is no time of a GPU's instruction in it.
+    UserError: it has no time of a GPU's instruction.
   """
   # Late: JAX takes a second to import, which an invalid flag should not cost.
   from jax.experimental import profiler

@@ -153,10 +153,10 @@ def _counted(program: Any, batch: DeviceBatch) -> float | None:
   try:
     found = of_train_step(program, batch.arrays)
   except Exception as e:  # noqa: BLE001 (a run does not end for its MFU)
-    logging.warning('there is no MFU: %s', errors.one_line(e))
+    logging.warning('MFU is not computed: %s', errors.one_line(e))
     return None
   if found is None:
-    logging.warning('there is no MFU: a layer hides its products')
+    logging.warning('MFU is not computed: a layer hides its products')
   return found
 
 

@@ -192,7 +192,7 @@ class NumbersGuard:
   def _saved(self) -> str:
     step = self._last_saved()
     if step is None:
-      return 'There is no checkpoint yet'
+      return 'No checkpoint is saved yet'
     return f'The last good checkpoint is that of step {step}'
 
   def _batch_text(self, batch: DeviceBatch | None) -> str:

@@ -322,7 +322,7 @@ def _check_rows(cls: type, rows: Sequence[tuple[Any, ...]]):
     if not isinstance(name, str) or not hasattr(cls, name):
       known = [one for one in dir(cls) if not one.startswith('_')]
       raise errors.UserError(
-        f'{where}: there is no class attribute {name!r}'
+        f'{where}: unknown class attribute {name!r}'
         + errors.did_you_mean(str(name), known)
       )
 

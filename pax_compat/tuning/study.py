@@ -198,7 +198,7 @@ class _Study:
         time.sleep(_SECONDS_BETWEEN_LOOKS)
 
   def _new_trial(self) -> records.Trial | None:
-    """Returns the next trial, None if there is no other."""
+    """Returns the next trial, None after the last."""
     limit = self._plan.num_trials
     if limit is not None and len(self._trials) >= limit:
       return None

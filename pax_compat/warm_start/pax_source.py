@@ -45,7 +45,7 @@ def folder_of(path: Any, step: int | None) -> tuple[Any, int] | None:
     None if it is not a checkpoint of Pax.
 
   Raises:
-    UserError: there is no checkpoint of this step.
+    UserError: the step has no checkpoint.
   """
   one = re.fullmatch(r'checkpoint_(\d+)', path.name)
   if one:

@@ -167,7 +167,7 @@ def test_another_task_has_no_vocabulary_path():
   with pytest.raises(errors.UserError, match='vocabulary_path is for the task'):
     config.Instantiate()
   config.vocabulary_path = None
-  with pytest.raises(errors.UserError, match='no SeqIO task .* .my_task'):
+  with pytest.raises(errors.UserError, match='unknown SeqIO task .* .my_task'):
     config.Instantiate()
 
 

@@ -146,7 +146,7 @@ INVALID_FLAGS = {
   ),
   'no module': (
     ['--exp=x.Y', '--job_log_dir=x', '--import_modules=no.such'],
-    ["no module 'no", 'did you mean'],
+    ["unknown module 'no", 'did you mean'],
   ),
   'no checkout': (
     ['--exp=x.Y', '--job_log_dir=x', '--lingvo_source=/no/such'],

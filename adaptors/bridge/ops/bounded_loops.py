@@ -72,7 +72,7 @@ class _Bound(Exception):  # noqa: N818 (not an error)
 
 
 class _Counter(NamedTuple):
-  """A loop variable plus a constant; only a constant if there is no variable.
+  """A loop variable plus a constant; only a constant without a variable.
 
   Attributes:
     index: of the loop variable, or None.

@@ -309,7 +309,7 @@ class _OnceDriver(GeneratorDriver):
   """Reads finite data up to its first batch.
 
   Attributes:
-    is_empty: whether there is no batch; False if the data is endless.
+    is_empty: whether it has no batch; False if the data is endless.
   """
 
   def __init__(

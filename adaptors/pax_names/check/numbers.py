@@ -119,7 +119,7 @@ def differences(
     if wanted.dtype.kind == 'V':
       continue  # NumPy has read it without bfloat16: the loss contains it.
     if name not in ours.metrics:
-      lines.append(f'there is no metric {name}')
+      lines.append(f'the metric {name} is missing')
     elif not np.allclose(ours.metrics[name], wanted, rtol=tolerances.metrics):
       lines.append(f'{name} is {ours.metrics[name]}, in Pax {wanted}')
     elif not _same_weight(name, ours, pax, tolerances):

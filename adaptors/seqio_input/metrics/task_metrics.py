@@ -129,7 +129,7 @@ def compute(
   Returns:
     The values of the metrics by their names, for a `MetricWriter`;
     `num_failed_metrics`; and `<name>/failed`, 1, for each metric that failed.
-    Empty if there is no example.
+    Empty without examples.
 
   Raises:
     UserError: an example has no output or more than one, an output belongs to

@@ -41,7 +41,7 @@ def find(name: str) -> Any:
   known = {*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()}
   if name not in known:
     raise errors.UserError(
-      f'there is no SeqIO task or mixture {name!r} among the {len(known)}'
+      f'unknown SeqIO task or mixture {name!r}; none of the {len(known)}'
       ' registered ones'
       + errors.did_you_mean(name, known)
       + ' (The module that'

@@ -107,7 +107,7 @@ def _check(view: ParamsView):
   view.require('teacher_forcing', True)
   view.require('min_ground_truth_prob', 1.0)
   view.ignore(
-    'there is no scheduled sampling', 'min_prob_step', 'prob_decay_start_step'
+    'scheduled sampling is off', 'min_prob_step', 'prob_decay_start_step'
   )
   view.require('logit_types', {'logits': 1.0})
   view.require('token_normalized_per_seq_loss', False)
@@ -116,7 +116,7 @@ def _check(view: ParamsView):
   view.require('adapter_task_id_field', None)
   view.ignore('adapter_task_id_field is not set', 'adapter_layer_tpl')
   view.require('confidence', None)
-  view.ignore('there is no confidence', 'lm_for_confidence')
+  view.ignore('confidence is not computed', 'lm_for_confidence')
   view.ignore('the result is the same', 'parallel_iterations')
   view.ignore('it only selects summaries', 'attention_plot_font_properties')
   p = view.params

@@ -68,7 +68,7 @@ def _check(view: ParamsView):
   view.require('bidi_rnn_type', 'func')
   view.require('extra_per_layer_outputs', False)
   view.require('layer_index_before_stacking', -1)
-  view.ignore('there is no such layer', 'stacking_layer_tpl')
+  view.ignore('the layer is left out', 'stacking_layer_tpl')
   view.require('final_proj', None)
 
 

@@ -67,7 +67,7 @@ def stride(view: ParamsView) -> Translated:
 def mesh_split(view: ParamsView) -> Translated:
   """Returns an identity; device meshes are not translated."""
   view.require('device_mesh', None)
-  view.ignore('there is no device_mesh', 'tensor_split_dims_mapping')
+  view.ignore('device_mesh is not set', 'tensor_split_dims_mapping')
   return Translated(arguments.Select.config())
 
 

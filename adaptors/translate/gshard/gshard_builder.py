@@ -257,7 +257,7 @@ def _in_stages(view: ParamsView, stack: Translated) -> Translated:
   stages = view.get('num_spmd_pipeline_stages')
   microbatches = view.get('num_spmd_pipeline_microbatches')
   if stages == 1:
-    view.ignore('there is no pipeline', 'num_spmd_pipeline_microbatches')
+    view.ignore('the model is not pipelined', 'num_spmd_pipeline_microbatches')
     return stack
   if view.get('moe') or view.get('use_repeat_layer'):
     view.issue(
@@ -343,7 +343,7 @@ def _layers(
   if not relative:
     names = [n for n, _ in builder.view.params.IterParams()]
     builder.view.ignore(
-      'with positional_embedding there is no relative attention',
+      'with positional_embedding attention is not relative',
       *(n for n in names if n.startswith('relative_attention_')),
       'decoder_bidirectional_relative_attention',
     )

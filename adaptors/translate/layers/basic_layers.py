@@ -74,7 +74,7 @@ def uniform_label_smoother(view: ParamsView) -> float:
   view.get('params_init')
   view.get('num_classes')  # The softmax checks it.
   view.require('token_id_uncertainty_larger', None)
-  view.ignore('there is no such token', 'uncertainty_larger')
+  view.ignore('the token is not used', 'uncertainty_larger')
   return view.get('uncertainty')
 
 

@@ -49,7 +49,7 @@ def conv_2d(view: ParamsView) -> Translated | None:
   """Returns a `ConvBNAct`: a convolution of images, without paddings."""
   view.require('conv_last', False)
   view.require('bn_fold_weights', None, False)
-  view.ignore('there is no quantization', 'disable_activation_quantization')
+  view.ignore('quantization is off', 'disable_activation_quantization')
   if class_name(view) == 'ConvNN2DLayer':
     view.require('causal_convolution', False)
   fields = dict(

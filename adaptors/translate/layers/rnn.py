@@ -239,7 +239,7 @@ def rnn_lm_no_embedding(view: ParamsView) -> Translated | None:
 @translates('lingvo.tasks.lm.layers.RnnLm')
 def rnn_lm_with_embedding(view: ParamsView) -> Translated | None:
   view.require('emb_softmax', None)
-  view.ignore('there is no emb_softmax', 'inject_emb_method')
+  view.ignore('emb_softmax is not set', 'inject_emb_method')
   view.ignore('the cells have this field', 'couple_input_forget_gates')
   return _rnn_lm_of_tokens(view)
 

@@ -38,7 +38,7 @@ def translate(
     issue.
   """
   if not is_added(view.params):
-    train.ignore('there is no noise', 'vn_std', 'vn_start_step')
+    train.ignore('noise is off', 'vn_std', 'vn_start_step')
     return None
   noise = view.group('vn')
   noise.ignore("random numbers come from the run's own seed", 'seed')

@@ -28,7 +28,7 @@ def on_one_device(view: ParamsView):
   """Reads the sharding fields; a device mesh is not translated."""
   view.require('device_mesh', None)
   view.ignore(
-    'there is no device_mesh',
+    'device_mesh is not set',
     'weight_split_dims_mapping',
     'activation_split_dims_mapping',
   )

@@ -192,7 +192,7 @@ def pipelined_transformer(view: ParamsView) -> Translated | None:
   on_one_device(view)
   view.require('circular_repeat', 1)
   view.ignore('it only places stages on devices', 'shard_stages_1d')
-  view.ignore('there is no device_mesh', 'pipeline_stage_mesh_dim')
+  view.ignore('device_mesh is not set', 'pipeline_stage_mesh_dim')
   view.ignore('the result is the same', 'unroll')
   stages = view.get('num_pipeline_stages')
   number = view.get('num_pipeline_microbatches')

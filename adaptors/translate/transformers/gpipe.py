@@ -144,7 +144,7 @@ def _layers(
       microbatches=microbatches,
     )
   view.ignore(
-    'without a device_mesh there is no pipeline, and the result is the same',
+    'without a device_mesh it is not pipelined, and the result is the same',
     'splits',
     'num_micro_batches',
     'micro_batch_size',

@@ -49,11 +49,11 @@ class Embedding(NamedTuple):
 
 @translates(f'{_GPIPE}.GPipeBatchMajorTransformerEmbeddingLayer')
 def embedding(view: ParamsView) -> Embedding | None:
-  """Returns the embeddings of a source; there is no target."""
+  """Returns the embeddings of a source, without a target."""
   on_one_device(view)
   view.require('add_tgt_embedding_layer', False)
   view.require('packed_input', False)
-  view.ignore('there is no target', 'target_vocab_size')
+  view.ignore('the model has no target', 'target_vocab_size')
   view.ignore('it is for decoding a target', 'max_seq_len')
   view.base_fields()
   tokens = registry.translate(view.child('token_emb'))

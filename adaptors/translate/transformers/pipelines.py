@@ -39,7 +39,7 @@ def layerwise_shardable(view: ParamsView) -> Translated | None:
   view.require('circular_repeat', 1)
   view.require('aux_loss_microbatch_accumulation', 'mean')
   view.ignore('it only places stages on devices', 'shard_stages_1d')
-  view.ignore('there is no device_mesh', 'pipeline_stage_mesh_dim')
+  view.ignore('device_mesh is not set', 'pipeline_stage_mesh_dim')
   view.ignore('the result is the same', 'unroll')
   if not view.get('single_stage_body'):
     view.issue('single_stage_body', 'expected the layer of a stage')

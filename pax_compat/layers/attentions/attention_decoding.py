@@ -233,7 +233,7 @@ class DecodableAttention(base_layer.BaseLayer):
       [B, L, D], or [B, D] for a single position.
 
     Raises:
-      UserError: there is no cache, or it is too small.
+      UserError: the cache is missing or too small.
     """
     if query_vec.ndim == 2:
       return self.extend_step(
@@ -414,7 +414,7 @@ class DecodableAttention(base_layer.BaseLayer):
       [B, L, D].
 
     Raises:
-      UserError: positions are missing, or there is no cached source.
+      UserError: positions or the cached source are missing.
     """
     self._check_cross()
     mask = self._mask(atten_mask)

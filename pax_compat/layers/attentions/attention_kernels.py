@@ -60,7 +60,7 @@ def dot_product_attention(
     [B, T, N, H].
 
   Raises:
-    UserError: there is no such kernel, or it does not support the options.
+    UserError: the kernel is unknown, or it does not support the options.
   """
   platform = sharding.platform()
   if options.kernel == AttentionKernel.SPLASH:
@@ -80,7 +80,7 @@ def dot_product_attention(
 
 
 def check(kernel: str, *, where: str):
-  """Raises a UserError if there is no such kernel.
+  """Raises a UserError if the kernel is unknown.
 
   Args:
     kernel: an `AttentionKernel` or its name.
@@ -89,7 +89,7 @@ def check(kernel: str, *, where: str):
   known = [one.value for one in AttentionKernel]
   if kernel not in known:
     raise errors.UserError(
-      f'{where}: there is no attention kernel {kernel!r}'
+      f'{where}: unknown attention kernel {kernel!r}'
       f'{errors.did_you_mean(str(kernel), known)}; expected'
       f' {", ".join(known)}'
     )

@@ -39,7 +39,7 @@ class LightConv1D(base_layer.BaseLayer):
     kernel_size: K.
     conv_activation_tpl: the activation after the convolution.
     dropout_prob: dropout probability of the result; 0 leaves it to
-      `dropout_tpl`, whose default is no dropout.
+      `dropout_tpl`, by default without dropout.
     ln_tpl: the normalisation of the inputs.
     linear_start_tpl: each of the two linear layers of the gated linear unit;
       unless it sets `params_init`, they are initialised as halves of one Xavier

@@ -22,7 +22,7 @@ class InvertedResidualBlock(base_layer.BaseLayer):
     input_dim: I.
     output_dim: O.
     expansion: channels of the depthwise convolution as a multiple of I; with 1
-      there is no first convolution.
+      the first convolution is left out.
     conv_params: template of all convolutions.
     kernel_size: K.
     stride: stride of the depthwise convolution in height and width.

@@ -342,7 +342,7 @@ class LanguageModel(base_model.BaseModel):
       positions: maximum length of a sequence, prefix included.
 
     Raises:
-      UserError: there is no random key; or see `continuous_batching.check`.
+      UserError: a random key is missing; or see `continuous_batching.check`.
     """
     self.check_decoder(decoder_params)
     continuous_batching.check('LanguageModel.decoder_tpl', decoder_params)

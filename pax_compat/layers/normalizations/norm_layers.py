@@ -205,7 +205,7 @@ class BatchNorm(BaseNormalization):
     epsilon: added to the variance.
     use_moving_avg_in_training: whether training normalises by the moving
       averages too, after their update and as constants for the gradient; then
-      there is no `beta` and no `gamma`.
+      it has neither `beta` nor `gamma`.
     set_padded_output_to_zero: whether the output is 0 at padded positions.
     force_eval_mode: whether training normalises as at evaluation and does not
       update the moving averages, as in a pretrained component; `beta` and

@@ -53,7 +53,7 @@ class LstmFrnnWithAttention(base_layer.BaseLayer):
       inputs: [B, T, I].
       paddings: [B, T], 1 where the state is carried over unchanged.
       source: [B, S, D].
-      source_paddings: [B, S], 1 where there is no source.
+      source_paddings: [B, S], 1 for padding.
       segment_ids: [B, T], of packed examples; None if they are not packed.
       source_segment_ids: [B, S], likewise.
 

@@ -73,7 +73,7 @@ class _Limits:
 
 # On two cores of an AMD EPYC, a loss over 2048 positions of 256 dims and 8192
 # (32768) classes and its gradient take 262 (1540) ms unsplit, 137 (657) ms in
-# chunks of this size; below 2048 classes there is no difference.
+# chunks of this size; below 2048 classes it makes no difference.
 _CPU = _Limits(logits=2**20, unsplit=2**21, positions=128)
 # An accelerator needs large products more than it needs the memory, as long as
 # the logits of a chunk are a GiB or less.

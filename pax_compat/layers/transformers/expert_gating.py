@@ -278,7 +278,7 @@ def expert_choice_v2(
 def dense_top2_gates(logits: jax.Array) -> jax.Array:
   """Returns the gates [G, S, E] of each token's two best experts, summing to 1.
 
-  There is no capacity: all experts compute all tokens.
+  Without a capacity: all experts compute all tokens.
 
   Args:
     logits: [G, S, E].

@@ -53,7 +53,7 @@ class TransformerFeedForwardMoe(FeedForwardBlock):
     gating_func: 'top2', each token chooses two experts; 'expert_choice', each
       expert chooses tokens, padding included; 'expert_choice_v2', likewise
       without padding; 'dense_top2', all experts compute all tokens, and the two
-      best are combined: there is no capacity, which suits decoding.
+      best are combined, without a capacity, which suits decoding.
     num_experts: E.
     num_groups: G. It is required, and None is a value: one group per row of the
       batch.

@@ -137,7 +137,7 @@ def slices_of(mesh: jax.sharding.Mesh) -> list[int]:
 def _no_machine(chip: Chip) -> Iterator[None]:
   """Within it, libtpu does not look for TPUs of this machine."""
   wanted = {
-    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # Without a TPU there is no conflict.
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # Nothing conflicts without a TPU.
     'TPU_ACCELERATOR_TYPE': chip.accelerator_type,
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_WORKER_HOSTNAMES': 'localhost',

@@ -177,7 +177,7 @@ def _configs(runs: Sequence[records.Run]) -> Html:
       _details(f'fields that differ: {len(rows)}', table, is_open=few)
     )
   for run in runs:
-    text = run.config or 'There is no config.txt.'
+    text = run.config or 'config.txt is missing.'
     parts.append(_details(f'config of {run.label}', tag('pre', text)))
   return joined(*parts)
 

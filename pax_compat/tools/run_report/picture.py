@@ -34,8 +34,7 @@ def svg(runs: Sequence[records.Run], metric: str = 'loss') -> str:
   if not lines:
     known = {name for run in runs for _, name in run.curves}
     raise errors.UserError(
-      f'there is no metric {metric!r} to draw'
-      + errors.did_you_mean(metric, known)
+      f'no metric {metric!r} to draw' + errors.did_you_mean(metric, known)
     )
   points = [
     (step, value)

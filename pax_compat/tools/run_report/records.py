@@ -160,8 +160,7 @@ def _check(path: str, folder: Any):
   if not folder.exists():
     siblings = [p.name for p in files.children(folder.parent) if p.is_dir()]
     raise errors.UserError(
-      f'{path}: there is no such folder'
-      + errors.did_you_mean(folder.name, siblings)
+      f'{path}: folder not found' + errors.did_you_mean(folder.name, siblings)
     )
   names = {p.name for p in files.children(folder)} if folder.is_dir() else ()
   if _METRICS in names:

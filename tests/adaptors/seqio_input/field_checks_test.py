@@ -18,7 +18,10 @@ def _tasks():
   [
     ({'mixture_name': None}, 'mixture_name is None and mixture_or_task None'),
     ({'mixture_or_task': object()}, "mixture_name is 'ten' and mixture_or"),
-    ({'mixture_name': 'tenn'}, "no SeqIO task or mixture 'tenn'.*mean: ten"),
+    (
+      {'mixture_name': 'tenn'},
+      "unknown SeqIO task or mixture 'tenn'.*mean: ten",
+    ),
     ({'split_name': None}, 'split_name is required'),
     ({'split_name': 'trian'}, "no split 'trian'; did you mean: train"),
     ({'task_feature_lengths': None}, 'task_feature_lengths is required'),

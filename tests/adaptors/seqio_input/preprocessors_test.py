@@ -78,7 +78,9 @@ def test_room_for_an_eos_is_left():
 
 
 def test_the_length_of_targets_is_required():
-  with pytest.raises(errors.UserError, match='there is no length of targets'):
+  with pytest.raises(
+    errors.UserError, match='the length of targets is missing'
+  ):
     preprocessors.split_tokens_to_targets_length(
       None, {'inputs': 4}, _features()
     )

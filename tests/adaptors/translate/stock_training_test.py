@@ -31,7 +31,7 @@ def _translated(path: pathlib.Path):
   for name in ('max_lstm_gradient_norm', 'sum_loss_across_tokens_in_batch'):
     if name in view.params:
       view.get(name)  # The task's own, which its translator reads.
-  view.ignore('there is no noise', 'vn_std', 'vn_start_step')
+  view.ignore('noise is off', 'vn_std', 'vn_start_step')
   names = VariableNames(task, VariableMap())
   facts = TaskFacts(names=names)
   return train_params.train(view, facts), report

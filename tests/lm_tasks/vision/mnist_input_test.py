@@ -49,7 +49,7 @@ def test_a_batch(tmp_path):
 def test_what_is_not_mnist(tmp_path):
   with pytest.raises(errors.UserError, match='folder of MNIST is not set'):
     mnist_input.read(None, True)
-  with pytest.raises(errors.UserError, match='there is no MNIST in'):
+  with pytest.raises(errors.UserError, match='MNIST is not in'):
     mnist_input.read(str(tmp_path), True)
   (tmp_path / 'train-images-idx3-ubyte').write_bytes(b'something else')
   with pytest.raises(errors.UserError, match='not a file of MNIST'):

@@ -211,7 +211,9 @@ def test_texts_with_a_draft_model(folder, model):
 def test_what_a_draft_model_does_not_do(model):
   with pytest.raises(errors.UserError, match='beam_size and draft are given'):
     model.generate(['x'], draft=model, beam_size=2)
-  with pytest.raises(errors.UserError, match='there is no draft model; expect'):
+  with pytest.raises(
+    errors.UserError, match='the draft model is missing; expect'
+  ):
     model.generate(['x'], draft_steps=2)
   with pytest.raises(errors.UserError, match='did you mean: .*draft_steps'):
     model.generate(['x'], draft_step=2)

@@ -96,7 +96,7 @@ def test_gradients_do_not_depend_on_the_policy(policy):
 def test_an_unknown_policy_is_named():
   with pytest.raises(
     errors.UserError,
-    match="Repeat: there is no checkpoint policy 'save_nothin'; did you mean:"
+    match="Repeat: unknown checkpoint policy 'save_nothin'; did you mean:"
     ' save_nothing',
   ):
     custom_policy('save_nothin', where='Repeat')

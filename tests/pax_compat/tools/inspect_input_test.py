@@ -116,7 +116,7 @@ def test_lingvo_data_is_shown_as_text():
 @pytest.mark.parametrize(
   ('flags', 'message'),
   [
-    (('--split=Dve',), "there is no dataset 'Dve'; did you mean: Dev"),
+    (('--split=Dve',), "unknown dataset 'Dve'; did you mean: Dev"),
     (('more',), 'expected flags only'),
     (('--hosts=0',), 'hosts'),
     (

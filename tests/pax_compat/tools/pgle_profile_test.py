@@ -71,7 +71,7 @@ def test_what_jax_extracts_is_written(profile, tmp_path, monkeypatch, capsys):
   'given, message',
   [
     (dict(profile=None), '--profile'),
-    (dict(profile='/nowhere'), 'there is no profile in /nowhere; expected'),
+    (dict(profile='/nowhere'), '/nowhere has no profile; expected'),
   ],
 )
 def test_errors(given, message):

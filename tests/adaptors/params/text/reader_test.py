@@ -209,7 +209,7 @@ def test_fields_that_the_class_has_no_more(form):
   [
     ('os/system', "cls: 'os' is not in the allowed packages"),
     ('lingvoid/Layer', "'lingvoid' is not in the allowed packages"),
-    ('lingvo.core.layerz/FCLayer', 'no module lingvo.core.layerz'),
+    ('lingvo.core.layerz/FCLayer', 'module lingvo.core.layerz not found'),
     ('lingvo.core.layers/FCLayr', 'did you mean: FCLayer'),
     # Imported there, but of another module: not what Lingvo writes.
     ('lingvo.core.layers/partial', 'defines no class or function'),

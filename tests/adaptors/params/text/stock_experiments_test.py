@@ -56,6 +56,6 @@ def test_absent_params_modules_are_refused_by_name(shared_data):
   assert paths
   for path in paths:
     with pytest.raises(
-      errors.UserError, match=re.escape('no module lingvo.tasks.car.params')
+      errors.UserError, match=re.escape('module lingvo.tasks.car.params')
     ):
       reader.read_file(path)

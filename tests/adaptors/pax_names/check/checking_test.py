@@ -53,7 +53,7 @@ def _numbers(**changed) -> numbers.Numbers:
   'changed, line',
   [
     ({}, ''),
-    (dict(metrics={}), 'there is no metric total_loss'),
+    (dict(metrics={}), 'the metric total_loss is missing'),
     (dict(metrics={'total_loss': np.float32(3)}), 'total_loss is 3.0, in Pax'),
     (dict(weights={'total_loss': np.float32(3)}), 'the weight of total_loss'),
     (dict(grads={}), 'only one of both has w'),

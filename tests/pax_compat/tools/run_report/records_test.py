@@ -76,7 +76,7 @@ def test_folders_that_are_not_runs(tmp_path):
   folders.make(tmp_path / 'first_run')
   first = tmp_path / 'first_run'
   missing = _refused(tmp_path / 'fist_run')
-  assert 'there is no such folder; did you mean: first_run?' in missing
+  assert 'folder not found; did you mean: first_run?' in missing
   above = _refused(tmp_path)
   assert 'is not the folder of a run' in above and 'first_run' in above
   assert 'is given twice' in _refused(first, first)
