@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items):
     if item.nodeid in listed:
       item.add_marker('slow')
   for item in pairwise.without_new_pairs(items):
-    item.add_marker('slow')
+    item.add_marker('exhaustive')
 
 
 def pytest_runtest_logreport(report):

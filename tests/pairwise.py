@@ -14,28 +14,34 @@ import pytest
 def without_new_pairs(items: Iterable[pytest.Item]) -> list[pytest.Item]:
   """Returns repeats of tests whose pairs of values are in others, too.
 
-  Items that are marked as slow neither count nor are returned.
+  Pairs in items that are marked as slow do not count for those that are not.
   """
   repeats = collections.defaultdict(list)
   for item in items:
-    if hasattr(item, 'callspec') and not item.get_closest_marker('slow'):
+    if hasattr(item, 'callspec'):
       repeats[item.parent.nodeid, item.originalname].append(item)
   return [x for of_test in repeats.values() for x in _superfluous(of_test)]
 
 
 def _superfluous(items: list[pytest.Item]) -> list[pytest.Item]:
   """Chooses the item with the most new pairs until none has a new one."""
-  left = {}
-  for item in items:
-    rows = _rows(item)
-    left[item] = {*rows, *itertools.combinations(rows, 2)}
-  while left:
-    chosen = max(left, key=lambda item: len(left[item]))
-    covered = left.pop(chosen)
-    if not covered:
-      return [chosen, *left]
-    left = {item: new - covered for item, new in left.items()}
-  return []
+  seen = set()
+  superfluous = []
+  for is_slow in (False, True):
+    left = {}
+    for item in items:
+      if bool(item.get_closest_marker('slow')) == is_slow:
+        rows = _rows(item)
+        left[item] = {*rows, *itertools.combinations(rows, 2)} - seen
+    while left:
+      chosen = max(left, key=lambda item: len(left[item]))
+      covered = left.pop(chosen)
+      if not covered:
+        superfluous += [chosen, *left]
+        break
+      seen |= covered
+      left = {item: new - covered for item, new in left.items()}
+  return superfluous
 
 
 def _rows(item: pytest.Item) -> list[tuple]:
