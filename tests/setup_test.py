@@ -14,6 +14,7 @@ DISTRIBUTIONS = {
   'google': 'protobuf',
   'google_crc32c': 'google-crc32c',
   'orbax': 'orbax-checkpoint',
+  'xdist': 'pytest-xdist',
   'yaml': 'pyyaml',
 }
 OURS = {*source_tree.PACKAGES, 'benchmarks', 'tests'}
