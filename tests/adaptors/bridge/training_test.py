@@ -209,7 +209,9 @@ def test_metrics_of_each_step_go_to_the_task():
   after_step = translated.config.model.Instantiate().after_step()
   after_step(1, {'loss': (np.float32(0.5), np.float32(1))})
   assert seen == [(1, 0.5, {})]
-  with pytest.raises(errors.UserError, match='uses sess.run, and there is no'):
+  with pytest.raises(
+    errors.UserError, match='uses sess.run, without a TensorFlow'
+  ):
     after_step(2, {'loss': (np.float32(0.5), np.float32(1))})
   own = {'__module__': __name__, 'FilterPerExampleTensors': lambda self, x: x}
   params.cls = type('More', (params.cls,), own)

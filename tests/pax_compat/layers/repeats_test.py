@@ -343,7 +343,7 @@ def test_a_required_field_inside_is_found_before_anything_is_computed():
   ('fields', 'message'),
   [
     ({'x_times': 0}, 'x_times is 0; expected 1 or more'),
-    ({'checkpoint_policy': 'save_al'}, "no checkpoint policy 'save_al'"),
+    ({'checkpoint_policy': 'save_al'}, "unknown checkpoint policy 'save_al'"),
     (
       {'sub_tpl': Body.config(output_dims=5)},
       r'Body maps float32\[2, 4\] to float32\[2, 5\]',

@@ -486,7 +486,7 @@ def test_what_is_repeated_cannot_be_shared_with_another_stack():
     ),
     (
       {'remat': True, 'checkpoint_policy': 'save'},
-      "no checkpoint policy 'save'",
+      "unknown checkpoint policy 'save'",
     ),
     ({'use_cross_attention': True}, 'no cross_inputs'),
     ({'local_window_size': (1, 0)}, 'no field .*local_window_size'),
