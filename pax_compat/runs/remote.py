@@ -159,8 +159,8 @@ def listing(folder: Any) -> dict[str, dict[str, Any]]:
     folder: as `path_of` returns it.
 
   Returns:
-    `{'bytes': ..., 'crc32c': ...}` by relative path; empty if it is no
-    folder.
+    `{'bytes': ..., 'crc32c': ...}` by relative path; empty if it is not
+    a folder.
   """
   files, root = _file_system(folder)
   found = files.find(root, detail=True)
