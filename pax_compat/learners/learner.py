@@ -261,8 +261,8 @@ class Learner(LearnerSettings):
 
     Returns:
       The new weights, the new state, metrics of the step, and norms
-      (`learning/var_norm`, `learning/applied_grad_norm`, `per_var_norm/...` and
-      `other_norms`), which are zero without `with_norms`.
+      (`learning/var_norm`, `per_var_norm/...` and `other_norms`), which are
+      zero without `with_norms`.
     """
     trained = self.trained_paths(weight_metas)
     weights = by_path(params)
@@ -296,9 +296,7 @@ class Learner(LearnerSettings):
       updates, optimizer, average = step_lib.optimize(
         step, factors, weights, state.optimizer, state.average
       )
-      own = branches.either(
-        with_norms, lambda: step_lib.update_norm(step, updates)
-      )
+      own = step_lib.update_norm(step, updates)
       new_weights = optax.apply_updates(pick(weights, updates), updates)
       new_state = LearnerState(optimizer, average, tracked, state.schedules)
       return replace_leaves(params, new_weights), new_state, own
@@ -311,7 +309,7 @@ class Learner(LearnerSettings):
     else:
       new = updated()
     new_params, new_state, own = new
-    return new_params, new_state, metrics, norms | own
+    return new_params, new_state, metrics | own, norms
 
   def of(self, batch: Any) -> 'Learner':
     """Returns the learner that makes the step on a batch.

@@ -290,18 +290,13 @@ def test_what_only_summaries_need_is_computed_with_summaries():
     state, outputs = made.train_step(state, batch, np.bool_(enabled))
     losses.append(float(outputs['loss']))
     assert outputs.has_summaries == enabled
-    assert set(outputs.norms) == {
-      *('vars/w', 'vars/b'),
-      *('learning/var_norm', 'learning/applied_grad_norm'),
-    }
+    assert set(outputs.norms) == {'vars/w', 'vars/b', 'learning/var_norm'}
     assert set(outputs.norms) <= set(outputs.scalar_names()) or not enabled
     rms = np.sqrt(np.mean(w**2)) if enabled else 0
     np.testing.assert_allclose(outputs['vars/w'], rms, rtol=1e-5)
     moved = np.asarray(state.mdl_vars[PARAMS]['w']) - w
     applied = float(outputs['learning/applied_grad_norm'])
-    assert (
-      applied >= np.linalg.norm(moved) * (1 - 1e-4) if enabled else not applied
-    )
+    assert applied >= np.linalg.norm(moved) * (1 - 1e-4) > 0
     counts = outputs.non_scalar_summaries['all'].value.counts
     assert counts.sum() == (batch.x.size if enabled else 0)
   assert made.train_step._cache_size() == 1
