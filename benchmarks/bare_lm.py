@@ -1,5 +1,9 @@
 """A Transformer language model in plain JAX: one jitted function.
 
+    python -m benchmarks.bare_lm '{"NUM_LAYERS": 4, ...}'
+
+makes one step of a new model, see `benchmarks.first_step`.
+
 Pure functions over a dict of weights, optax, and a donated state. It computes
 the same function of the same weights as the translated experiment, without
 anything that training does not need: the loss is the only metric, and paddings
@@ -9,12 +13,15 @@ Shapes: B batch, T time, D model dims, N heads, H dims of a head, F inner dims
 of the feed-forward, V vocabulary.
 """
 
+import json
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 Weights = dict[str, Any]
@@ -124,7 +131,9 @@ def _loss(weights: Weights, batch: dict, attention: str) -> jax.Array:
     x = _norm(x, layer['norm1'])
     x = x + _attend(x, layer, attention)  # Lingvo adds the normalized input.
     x = x + _feed_forward(_norm(x, layer['norm2']), layer)
-  logits = x @ weights['out']['w'] + weights['out']['b']
+  # Without a matrix of its own, the softmax shares the embedding's.
+  matrix = weights['out']['w'] if 'w' in weights['out'] else weights['emb'].T
+  logits = x @ matrix + weights['out']['b']
   xent = optax.softmax_cross_entropy_with_integer_labels(
     logits, batch['labels']
   )
@@ -178,3 +187,69 @@ def _feed_forward(x: jax.Array, layer: Weights) -> jax.Array:
   """Two projections of `x` [B, T, D] with a ReLU between them."""
   inner = jax.nn.relu(x @ layer['ff1']['w'] + layer['ff1']['b'])
   return inner @ layer['ff2']['w'] + layer['ff2']['b']
+
+
+def initial_weights(
+  key: jax.Array, *, layers: int, dims: int, hidden: int, heads: int, vocab: int
+) -> Weights:
+  """Returns random weights; the softmax shares the matrix of the embedding."""
+  keys = iter(jax.random.split(key, 1 + 6 * layers))
+
+  def normal(*shape):
+    return jax.random.normal(next(keys), shape) * dims**-0.5
+
+  def norm():
+    return dict(scale=jnp.zeros(dims), bias=jnp.zeros(dims))
+
+  def heads_of():
+    shape = heads, dims // heads
+    return dict(w=normal(dims, *shape), b=jnp.zeros(shape))
+
+  def layer():
+    return dict(
+      norm1=norm(),
+      query=heads_of(),
+      key=heads_of(),
+      value=heads_of(),
+      post=dict(w=normal(dims, heads, dims // heads), b=jnp.zeros(dims)),
+      dim_scale=jnp.zeros(dims // heads),
+      norm2=norm(),
+      ff1=dict(w=normal(dims, hidden), b=jnp.zeros(hidden)),
+      ff2=dict(w=normal(hidden, dims), b=jnp.zeros(dims)),
+    )
+
+  return dict(
+    emb=normal(vocab, dims),
+    layers=[layer() for _ in range(layers)],
+    out=dict(b=jnp.zeros(vocab)),
+  )
+
+
+def main():
+  """Makes one step, and prints its loss."""
+  sizes = json.loads(sys.argv[1])
+  init, step = make_step(
+    Settings(lambda _: 1e-3, 0.9, 0.999, 1e-6, 1.0, attention='plain')
+  )
+  rows = sizes['PERCORE_BATCH_SIZE'], sizes['MAX_SEQ_LEN']
+
+  @jax.jit
+  def create(key):
+    return initial_weights(
+      key,
+      layers=sizes['NUM_LAYERS'],
+      dims=sizes['MODEL_DIMS'],
+      hidden=sizes['HIDDEN_DIMS'],
+      heads=sizes['NUM_HEADS'],
+      vocab=sizes['VOCAB_SIZE'],
+    )
+
+  rng = np.random.default_rng(0)
+  ids = rng.integers(0, sizes['VOCAB_SIZE'], rows, dtype=np.int32)
+  batch = dict(ids=ids, labels=ids, weights=np.ones(rows, np.float32))
+  _, loss = step(init(create(jax.random.key(0))), batch)
+  print(f'step 1 loss {float(loss):.2f}')
+
+
+if __name__ == '__main__':
+  main()

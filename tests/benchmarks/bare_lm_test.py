@@ -65,3 +65,25 @@ def test_both_attentions_train_alike():
   plain = _losses(weights, batch, 'plain')
   assert plain == pytest.approx(_losses(weights, batch, 'jax.nn'), rel=1e-5)
   assert plain[2] < plain[0]
+
+
+def test_a_softmax_without_a_matrix_has_that_of_the_embedding():
+  rng = np.random.default_rng(0)
+  weights = _weights(rng)
+  ids = rng.integers(0, _V, (3, 6))
+  batch = dict(ids=ids, labels=ids, weights=np.ones((3, 6), np.float32))
+  weights['out']['w'] = weights['emb'].T
+  want = _losses(weights, batch, 'plain')[0]
+  del weights['out']['w']
+  found = _losses(weights, batch, 'plain')[0]
+  np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_initial_weights_have_the_shapes_of_a_models():
+  rng = np.random.default_rng(0)
+  want = _weights(rng)
+  del want['out']['w']
+  found = bare_lm.initial_weights(
+    jax.random.key(0), layers=1, dims=_D, hidden=_F, heads=_N, vocab=_V
+  )
+  assert jax.tree.map(np.shape, found) == jax.tree.map(np.shape, want)
