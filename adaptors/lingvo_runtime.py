@@ -28,6 +28,7 @@ from absl import flags, logging
 from adaptors.native import native_ops
 from adaptors.stand_ins import absent_packages, trainer_flags
 from pax_compat import errors
+from pax_compat.config_core import context_values
 from pax_compat.runs import garbage
 
 # The extra to install for a missing package, if it is not that of Lingvo.
@@ -214,14 +215,9 @@ def _no_variables_left() -> Iterator[None]:
     graph.lingvo_variable_store = before
 
 
-@contextlib.contextmanager
-def building_input() -> Iterator[None]:
+def building_input() -> contextlib.AbstractContextManager:
   """Enters code of an input generator, which makes Lingvo's NestedMaps."""
-  token = _building_input.set(True)
-  try:
-    yield
-  finally:
-    _building_input.reset(token)
+  return context_values.set_within(_building_input, True)
 
 
 def is_building_input() -> bool:
