@@ -155,6 +155,35 @@ INVALID_FLAGS = {
 }
 
 
+INVALID_FLAGS_OF_ANY_COMMAND = {
+  'one of three': (
+    ['--num_hosts=2'],
+    '--server_addr and --host_idx are missing',
+  ),
+  'no study': (['--tune=attr:A=1,2'], '--tune is for a study'),
+  'a study of several hosts': (
+    ['--study=s', '--multiprocess'],
+    '--multiprocess is not supported with --study',
+  ),
+  'a study without trials': (
+    ['--study=s', '--num_trials=0'],
+    '--num_trials is 0; expected at least 1',
+  ),
+  'a port': (['--jax_profiler_port=0'], '--jax_profiler_port is 0'),
+}
+
+
+@pytest.mark.parametrize('case', INVALID_FLAGS_OF_ANY_COMMAND)
+def test_invalid_flags_of_any_command(tmp_path, monkeypatch, case):
+  arguments, words = INVALID_FLAGS_OF_ANY_COMMAND[case]
+  monkeypatch.chdir(tmp_path)
+  folder = f'--job_log_dir={tmp_path / "run"}'
+  for command in (['--check'], ['--compile_only', '--topology=v4:2x2x1'], []):
+    done = trainer_runs.main('--exp=x.Y', folder, *command, *arguments)
+    trainer_runs.assert_mistake(done, words)
+  assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize('case', INVALID_FLAGS)
 def test_invalid_flags(tmp_path, monkeypatch, case):
   arguments, words = INVALID_FLAGS[case]
