@@ -16,7 +16,6 @@ import functools
 import importlib
 import importlib.util
 import os
-import pathlib
 import sys
 import tempfile
 import threading
@@ -309,30 +308,15 @@ def _import(name: str) -> types.ModuleType:
         f'{e.name} is not installed{needs}; install it with:'
         f" pip install 'pax-compat[{extra}]'"
       ) from e
-    if e.name and (name == e.name or name.startswith(e.name + '.')):
-      raise errors.UserError(_not_found(name, e.name)) from e
-    raise
-
-
-def _not_found(name: str, missing: str) -> str:
-  """Returns a message about a missing module, with near names."""
-  package, _, last = missing.rpartition('.')
-  text = f'module {name} not found'
-  if missing != name:
-    text += f': {missing} is missing'
-  spec = importlib.util.find_spec(package) if package else None
-  known = set()
-  for folder in (spec and spec.submodule_search_locations) or ():
-    for entry in pathlib.Path(folder).glob('[!_.]*'):
-      if entry.is_dir() or entry.suffix == '.py':
-        known.add(entry.stem)
-  text += errors.did_you_mean(last, known)
-  if last == 'params':
-    text += (
-      " Lingvo's wheel has no `params` packages; give a source checkout with"
-      ' --lingvo_source, or install a package that has them'
-    )
-  return text
+    missing = errors.missing_module(name, e)
+    if missing is None:
+      raise
+    if e.name.endswith('.params'):
+      missing += (
+        "; Lingvo's wheel has no `params` packages: give a source checkout with"
+        ' --lingvo_source, or install a package that has them'
+      )
+    raise errors.UserError(missing) from e
 
 
 @contextlib.contextmanager

@@ -145,8 +145,8 @@ INVALID_FLAGS = {
     ['--mode=tf_data_service_worker'],
   ),
   'no module': (
-    ['--exp=x.Y', '--job_log_dir=x', '--import_modules=no.such'],
-    ["unknown module 'no", 'did you mean'],
+    ['--exp=x.Y', '--job_log_dir=x', '--import_modules=nunpy.such'],
+    ['module nunpy.such not found: nunpy is missing; did you mean: numpy'],
   ),
   'no checkout': (
     ['--exp=x.Y', '--job_log_dir=x', '--lingvo_source=/no/such'],
