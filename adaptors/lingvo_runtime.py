@@ -16,7 +16,6 @@ import functools
 import importlib
 import importlib.util
 import os
-import pathlib
 import sys
 import tempfile
 import threading
@@ -28,6 +27,7 @@ from absl import flags, logging
 from adaptors.native import native_ops
 from adaptors.stand_ins import absent_packages, trainer_flags
 from pax_compat import errors
+from pax_compat.config_core import context_values
 from pax_compat.runs import garbage
 
 # The extra to install for a missing package, if it is not that of Lingvo.
@@ -214,14 +214,9 @@ def _no_variables_left() -> Iterator[None]:
     graph.lingvo_variable_store = before
 
 
-@contextlib.contextmanager
-def building_input() -> Iterator[None]:
+def building_input() -> contextlib.AbstractContextManager:
   """Enters code of an input generator, which makes Lingvo's NestedMaps."""
-  token = _building_input.set(True)
-  try:
-    yield
-  finally:
-    _building_input.reset(token)
+  return context_values.set_within(_building_input, True)
 
 
 def is_building_input() -> bool:
@@ -313,30 +308,15 @@ def _import(name: str) -> types.ModuleType:
         f'{e.name} is not installed{needs}; install it with:'
         f" pip install 'pax-compat[{extra}]'"
       ) from e
-    if e.name and (name == e.name or name.startswith(e.name + '.')):
-      raise errors.UserError(_not_found(name, e.name)) from e
-    raise
-
-
-def _not_found(name: str, missing: str) -> str:
-  """Returns a message about a missing module, with near names."""
-  package, _, last = missing.rpartition('.')
-  text = f'module {name} not found'
-  if missing != name:
-    text += f': {missing} is missing'
-  spec = importlib.util.find_spec(package) if package else None
-  known = set()
-  for folder in (spec and spec.submodule_search_locations) or ():
-    for entry in pathlib.Path(folder).glob('[!_.]*'):
-      if entry.is_dir() or entry.suffix == '.py':
-        known.add(entry.stem)
-  text += errors.did_you_mean(last, known)
-  if last == 'params':
-    text += (
-      " Lingvo's wheel has no `params` packages; give a source checkout with"
-      ' --lingvo_source, or install a package that has them'
-    )
-  return text
+    missing = errors.missing_module(name, e)
+    if missing is None:
+      raise
+    if e.name.endswith('.params'):
+      missing += (
+        "; Lingvo's wheel has no `params` packages: give a source checkout with"
+        ' --lingvo_source, or install a package that has them'
+      )
+    raise errors.UserError(missing) from e
 
 
 @contextlib.contextmanager

@@ -2,10 +2,15 @@
 
 import contextlib
 import difflib
+import importlib.util
 import pathlib
+import pkgutil
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+
+# Letters of a name that is similar to those that contain it.
+_LEAST_CONTAINED = 3
 
 
 class UserError(Exception):
@@ -18,7 +23,10 @@ class UserError(Exception):
 
 
 def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-  """Returns the `count` known names that are most similar to `name`.
+  """Returns at most `count` known names that are similar to `name`.
+
+  Similar are those with a small difference, and those that contain `name` or
+  are contained in it, such as the name without its package.
 
   Args:
     name: the name that the user gave.
@@ -26,19 +34,60 @@ def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     count: the maximum number of names.
 
   Returns:
-    The nearest names, nearest first; empty if `known` is.
+    The nearest names, nearest first; empty if none is similar.
   """
   originals = {}  # By lower-case name: case only breaks ties.
   for other in sorted(set(known), key=lambda other: (other != name, other)):
     originals.setdefault(other.lower(), []).append(other)
-  near = difflib.get_close_matches(name.lower(), originals, count, cutoff=0)
+  name = name.lower()
+  near = difflib.get_close_matches(name, originals, count)
+  for other in originals:
+    shorter, longer = sorted((name, other), key=len)
+    if shorter in longer and len(shorter) >= _LEAST_CONTAINED:
+      near.append(other)
+  near = dict.fromkeys(near)
   return [other for lower in near for other in originals[lower]][:count]
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
-  """Returns `; did you mean: a, b, c?`, or an empty string if none is known."""
+  """Returns `; did you mean: a, b, c?`; an empty string if none is similar."""
   near = near_names(name, known, count)
   return f'; did you mean: {", ".join(near)}?' if near else ''
+
+
+def missing_module(name: str, error: Exception) -> str | None:
+  """Returns the message for a module that was not found, with similar names.
+
+  Args:
+    name: of the module.
+    error: what importing it raised.
+
+  Returns:
+    None for other errors, such as that it exists, but imports a missing module.
+  """
+  missing = getattr(error, 'name', None)
+  if not isinstance(error, ModuleNotFoundError) or not missing:
+    return None
+  if missing != name and not name.startswith(missing + '.'):
+    return None
+  package, _, last = missing.rpartition('.')
+  text = f'module {name} not found'
+  if missing != name:
+    text += f': {missing} is missing'
+  return text + did_you_mean(last, _modules_in(package))
+
+
+def _modules_in(package: str) -> set[str]:
+  """Returns names of the modules in a package; '' has all other ones."""
+  if not package:
+    return {module.name for module in pkgutil.iter_modules()}
+  spec = importlib.util.find_spec(package)
+  return {
+    entry.stem
+    for folder in (spec and spec.submodule_search_locations) or ()
+    for entry in pathlib.Path(folder).glob('[!_.]*')
+    if entry.is_dir() or entry.suffix == '.py'
+  }
 
 
 def listed(lines: Sequence[str], count: int) -> list[str]:

@@ -12,7 +12,6 @@ import functools
 import importlib.util
 import inspect
 import pathlib
-import pkgutil
 from collections.abc import Collection, Sequence
 
 from pax_compat import base_experiment, errors
@@ -160,11 +159,8 @@ def import_module(name: str):
   try:
     importlib.import_module(name)
   except Exception as e:  # noqa: BLE001 (whatever the user's module raises)
-    if isinstance(e, ModuleNotFoundError) and e.name == name.split('.')[0]:
-      known = [module.name for module in pkgutil.iter_modules()]
-      raise errors.UserError(
-        f'unknown module {name!r}' + errors.did_you_mean(e.name, known)
-      ) from e
+    if missing := errors.missing_module(name, e):
+      raise errors.UserError(missing) from e
     raise errors.UserError(
       f'the module {name!r} cannot be imported: {type(e).__name__}: {e}'
       f' ({errors.location_of(e)})'

@@ -133,8 +133,6 @@ def _run():
   name = experiment_flags.name()
   experiment_flags.require(job_flags.JOB_LOG_DIR)
   job_dir.checked_path(job_flags.JOB_LOG_DIR.value)
-  process_flags.check()
-  run_flags.check()
   with garbage.uncollected(stays=True):
     make_experiment = _experiment(trains=pax_flags.mode() == pax_flags.TRAIN)
     job_dir.answering_path(job_flags.JOB_LOG_DIR.value)
@@ -199,7 +197,7 @@ def _run_options(kind: type) -> Any:
 def _tune():
   """Runs a study: trials of an experiment, each of which is a run."""
   name = experiment_flags.name()
-  tune_flags.check()
+  experiment_flags.require(job_flags.JOB_LOG_DIR)
   settings = _settings()
   given = experiment_flags.options()
 
@@ -331,12 +329,16 @@ def main(argv: list[str]):
     print(completion.script(_COMPLETION.value, _flag_names()), end='')
     return
   command_line.no_arguments(argv)
-  pax_flags.check()
+  is_study = tune_flags.is_study()
+  for checked in (pax_flags, process_flags, run_flags):
+    checked.check()
+  if is_study:
+    tune_flags.check()
   if _CHECK.value:
     _check()
   elif _COMPILE_ONLY.value:
     _compile_only()
-  elif tune_flags.is_study():
+  elif is_study:
     _tune()
   else:
     _run()

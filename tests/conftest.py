@@ -76,14 +76,13 @@ hypothesis.settings.load_profile('same')
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-  """Marks slow tests, and repeats without a new pair of parameters."""
+def pytest_collection_modifyitems(config, items):
+  """Marks slow tests, and marks or leaves out exhaustive ones."""
   listed = slow_tests.listed()
   for item in items:
     if item.nodeid in listed:
       item.add_marker('slow')
-  for item in pairwise.without_new_pairs(items):
-    item.add_marker('exhaustive')
+  pairwise.leave_out(config, items)
 
 
 def pytest_runtest_logreport(report):

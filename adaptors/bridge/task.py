@@ -246,7 +246,7 @@ def bridge_task(
   train_view = view.group('train')
   _leave_to_lingvo(train_view)
   trained = variables.only(is_trainable=True)
-  names = VariableNames(params, trained, scope)
+  names = VariableNames(params, trained, scope, report)
   if model:
     names = shared_model.Names(lingvo_task, trained)
   facts = dataclasses.replace(

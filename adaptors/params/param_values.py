@@ -103,8 +103,8 @@ def _literal(text: str, expected: str) -> Any:
 
 def _choose(text: str, choices: dict[str, Any], what: str) -> Any:
   if text not in choices:
-    near = ', '.join(errors.near_names(text, choices))
-    raise WrongValueError(f'{what}, such as {near}')
+    near = errors.near_names(text, choices) or list(choices)[:3]
+    raise WrongValueError(f'{what}, such as {", ".join(near)}')
   return choices[text]
 
 

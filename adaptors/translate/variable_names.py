@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from adaptors import lingvo_runtime
 from adaptors.translate.variables import VariableMap
-from adaptors.translate.view import ParamsView
+from adaptors.translate.view import ParamsView, Report
+from pax_compat import errors
 from pax_compat.learners.variable_names import full_name
 
 
@@ -23,20 +24,31 @@ class VariableNames:
     variables: maps our weights to Lingvo's variables.
   """
 
-  def __init__(self, params, variables: VariableMap, scope: str = ''):
+  def __init__(
+    self,
+    params,
+    variables: VariableMap,
+    scope: str = '',
+    report: Report | None = None,
+  ):
     """Instantiates nothing yet.
 
     Args:
       params: the task's Params.
       variables: of the task.
       scope: prefix of Lingvo's names in a model of several tasks.
+      report: of the task's translation. After an issue, reading names is an
+        error: it takes seconds, and the task is refused anyway.
     """
     self.variables = variables
     self._scope = scope
     self._params = params.Copy()
+    self._report = report
 
   @functools.cached_property
   def _names_and_noisy(self) -> tuple[dict[str, str], frozenset[str]]:
+    if self._report and self._report.issues:
+      raise errors.UserError('the names of variables are read after an issue')
     return _names_and_noisy(self._params)
 
   @property

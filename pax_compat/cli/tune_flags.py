@@ -5,7 +5,7 @@ from typing import Any
 from absl import flags
 
 from pax_compat import errors
-from pax_compat.cli import experiment_flags, job_flags, pax_flags
+from pax_compat.cli import experiment_flags, pax_flags
 
 _TUNE = flags.DEFINE_multi_string(
   'tune',
@@ -136,7 +136,6 @@ def trial_of() -> str | None:
 
 def check():
   """Raises a UserError if a study cannot have one of the flags."""
-  experiment_flags.require(job_flags.JOB_LOG_DIR)
   if pax_flags.mode() != pax_flags.TRAIN:
     raise errors.UserError(
       f'--study is for --mode=train, not for --mode={pax_flags.mode()}'

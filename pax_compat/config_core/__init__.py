@@ -1,1 +1,1 @@
-"""Parts of configs and maps that know nothing of Fiddle or JAX."""
+"""What configs and maps are made of: needs no JAX."""

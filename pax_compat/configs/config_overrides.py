@@ -113,8 +113,8 @@ def _get(holder: Any, step: str | int, at: str) -> Any:
       return named[0]
     known = [f'{at}[{i}]' for i in range(len(holder))]
     raise errors.UserError(
-      f'{at} is a list, without an element of the name {step!r}; did you mean:'
-      f' {", ".join(known[:3])}?'
+      f'{at} is a list, without an element of the name {step!r}; expected'
+      f' one of {", ".join(errors.listed(known, 3))}'
     )
   else:
     known = []

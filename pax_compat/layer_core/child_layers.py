@@ -6,11 +6,9 @@ modules, is shared between them; so the first use of a template builds such a
 module, and later uses get the same one.
 """
 
-import contextlib
 import contextvars
 import dataclasses
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import flax
@@ -20,6 +18,7 @@ from fiddle import daglish
 
 from pax_compat import config as config_lib
 from pax_compat import errors
+from pax_compat.config_core import context_values
 
 # Fields that children inherit from their parent unless their template sets
 # them.
@@ -211,11 +210,8 @@ def adopt(parent: nn.Module, name: str, child: Any) -> Any:
   Raises:
     UserError: it is called elsewhere.
   """
-  token = _adopts.set(True)
-  try:
+  with context_values.set_within(_adopts, True):
     return _adopted(parent, name, child)
-  finally:
-    _adopts.reset(token)
 
 
 def adopts() -> bool:
@@ -332,19 +328,10 @@ def set_up(config: config_lib.Config):
   Raises:
     UserError: a layer's `setup` rejects its fields.
   """
-  with _setting_up_all():
+  with context_values.set_within(_sets_up_all, True):
     jax.eval_shape(
       lambda key: nn.init(
         lambda layer: hasattr(layer, _NO_ATTRIBUTE), config.Instantiate()
       )(key),
       jax.random.key(0),
     )
-
-
-@contextlib.contextmanager
-def _setting_up_all() -> Iterator[None]:
-  token = _sets_up_all.set(True)
-  try:
-    yield
-  finally:
-    _sets_up_all.reset(token)

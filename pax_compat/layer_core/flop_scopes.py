@@ -8,9 +8,11 @@ import contextvars
 import fractions
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
+
+from pax_compat.config_core import context_values
 
 # Names in the stack of JAX's name scopes.
 SELECTION = 'selection_by_one_hot'
@@ -53,14 +55,9 @@ def counted_part(name_stack: str) -> fractions.Fraction:
   return part
 
 
-@contextlib.contextmanager
-def counting() -> Iterator[None]:
+def counting() -> contextlib.AbstractContextManager:
   """Within it, layers are traced with products that can be counted."""
-  token = _is_counting.set(True)
-  try:
-    yield
-  finally:
-    _is_counting.reset(token)
+  return context_values.set_within(_is_counting, True)
 
 
 def is_counting() -> bool:

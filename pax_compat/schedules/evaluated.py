@@ -6,7 +6,7 @@ with it. The run updates it after evaluations; the compiled step only reads it.
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from fiddle import daglish
 
 from pax_compat import config as config_lib
 from pax_compat import errors
+from pax_compat.config_core import context_values
 from pax_compat.schedules.base import BaseSchedule
 
 # Scalars by name.
@@ -61,14 +62,9 @@ class EvaluatedSchedule(BaseSchedule):
     return self.value_of(self.initial_state() if state is None else state)
 
 
-@contextlib.contextmanager
-def states(by_key: Mapping[str, State]) -> Iterator[None]:
+def states(by_key: Mapping[str, State]) -> contextlib.AbstractContextManager:
   """Within it, schedules have these states, by key."""
-  token = _states.set(by_key)
-  try:
-    yield
-  finally:
-    _states.reset(token)
+  return context_values.set_within(_states, by_key)
 
 
 def configs_within(config: Any) -> list[config_lib.Config]:

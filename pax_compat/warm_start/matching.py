@@ -58,15 +58,15 @@ def match(
       if name not in done:
         found[name] = _format(pattern, text, matched)
       break
-  unmatched = [
-    f'{pattern.pattern!r}{_near(pattern.pattern, names)}'
-    for pattern, _ in patterns
-    if pattern.pattern not in used
-  ]
+  unmatched = [(p.pattern, '') for p, _ in patterns if p.pattern not in used]
   unmatched += [
-    f'{one.pattern!r} (of ignore_rules){_near(one.pattern, names)}'
+    (one.pattern, ' (of ignore_rules)')
     for one in ignored
     if not any(one.match(name) for name in names)
+  ]
+  unmatched = [
+    f'{pattern!r}{where}{errors.did_you_mean(pattern, names)}'
+    for pattern, where in unmatched
   ]
   _check_used(rules, used, unmatched, source)
   return Match(_existing(found, source, rules), unmatched)
@@ -81,10 +81,6 @@ def _format(pattern: re.Pattern, text: str, matched: re.Match) -> str:
       f'{loading_rules.FIELD}: the source {text!r} does not fit the groups of'
       f' {pattern.pattern!r}: {errors.one_line(e)}'
     ) from e
-
-
-def _near(pattern: str, names: Sequence[str]) -> str:
-  return errors.did_you_mean(pattern, names)
 
 
 def _check_used(rules, used, unmatched, source):

@@ -1,5 +1,6 @@
 """Tests of near names."""
 
+import importlib
 import json
 
 import pytest
@@ -21,13 +22,51 @@ def test_names_that_differ_in_case_are_all_near_the_same_one_nearest():
   assert errors.near_names('foo', ['Foo', 'foo', 'x'], 2) == ['foo', 'Foo']
 
 
-def test_there_is_always_a_nearest_name():
-  assert errors.near_names('zzz', ['abc'], 3) == ['abc']
+@pytest.mark.parametrize(
+  'name,near',
+  [
+    ('zzz', []),
+    ('learning_rate', []),
+    ('num', ['num_layers']),
+    ('lm.num_layers', ['num_layers']),
+    ('words', ['lm.words.WordLm']),
+    ('', []),
+    ('lm', []),  # Of two letters: too little, although it is contained.
+  ],
+)
+def test_names_that_are_not_similar_are_not_near(name, near):
+  known = ['vocab_size', 'num_layers', 'lm.words.WordLm']
+  assert errors.near_names(name, known) == near
 
 
-def test_the_suggestion_is_empty_without_known_names():
+def test_similar_names_come_before_those_that_contain_the_name():
+  known = ['a_very_long_name_with_dims_in_it', 'dim']
+  assert errors.near_names('dims', known) == known[::-1]
+
+
+def test_the_suggestion_is_empty_without_similar_names():
   assert errors.did_you_mean('a', []) == ''
+  assert errors.did_you_mean('dims', ['vocab_size']) == ''
   assert errors.did_you_mean('bb', ['b', 'a'], 1) == '; did you mean: b?'
+
+
+@pytest.mark.parametrize(
+  'name,message',
+  [
+    ('jsom', 'module jsom not found; did you mean: json'),
+    (
+      'jsom.decoder',
+      'module jsom.decoder not found: jsom is missing; did',
+    ),
+    ('json.decodr', 'module json.decodr not found; did you mean: decoder'),
+  ],
+)
+def test_a_missing_module(name, message):
+  with pytest.raises(ModuleNotFoundError) as e:
+    importlib.import_module(name)
+  assert errors.missing_module(name, e.value).startswith(message)
+  assert errors.missing_module('other', e.value) is None
+  assert errors.missing_module(name, ImportError(name=name)) is None
 
 
 def test_an_error_in_this_project_or_a_library_has_no_location_in_user_code():

@@ -187,7 +187,7 @@ def test_an_imported_module_registers_its_experiments(package):
 
 
 def test_a_module_to_import_must_exist():
-  with pytest.raises(errors.UserError, match="'no_such_module'"):
+  with pytest.raises(errors.UserError, match='module no_such_module not found'):
     experiment_registry.import_module('no_such_module')
 
 

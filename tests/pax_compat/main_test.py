@@ -145,14 +145,43 @@ INVALID_FLAGS = {
     ['--mode=tf_data_service_worker'],
   ),
   'no module': (
-    ['--exp=x.Y', '--job_log_dir=x', '--import_modules=no.such'],
-    ["unknown module 'no", 'did you mean'],
+    ['--exp=x.Y', '--job_log_dir=x', '--import_modules=nunpy.such'],
+    ['module nunpy.such not found: nunpy is missing; did you mean: numpy'],
   ),
   'no checkout': (
     ['--exp=x.Y', '--job_log_dir=x', '--lingvo_source=/no/such'],
     ['/no/such is not a source checkout of Lingvo', 'does not exist'],
   ),
 }
+
+
+INVALID_FLAGS_OF_ANY_COMMAND = {
+  'one of three': (
+    ['--num_hosts=2'],
+    '--server_addr and --host_idx are missing',
+  ),
+  'no study': (['--tune=attr:A=1,2'], '--tune is for a study'),
+  'a study of several hosts': (
+    ['--study=s', '--multiprocess'],
+    '--multiprocess is not supported with --study',
+  ),
+  'a study without trials': (
+    ['--study=s', '--num_trials=0'],
+    '--num_trials is 0; expected at least 1',
+  ),
+  'a port': (['--jax_profiler_port=0'], '--jax_profiler_port is 0'),
+}
+
+
+@pytest.mark.parametrize('case', INVALID_FLAGS_OF_ANY_COMMAND)
+def test_invalid_flags_of_any_command(tmp_path, monkeypatch, case):
+  arguments, words = INVALID_FLAGS_OF_ANY_COMMAND[case]
+  monkeypatch.chdir(tmp_path)
+  folder = f'--job_log_dir={tmp_path / "run"}'
+  for command in (['--check'], ['--compile_only', '--topology=v4:2x2x1'], []):
+    done = trainer_runs.main('--exp=x.Y', folder, *command, *arguments)
+    trainer_runs.assert_mistake(done, words)
+  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize('case', INVALID_FLAGS)

@@ -9,10 +9,11 @@ Shapes: B batch, S sampled classes, V classes.
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from adaptors import lingvo_runtime
+from pax_compat.config_core import context_values
 
 _RANDOM = 'tensorflow.python.ops.gen_random_ops.'
 _STATELESS = 'tensorflow.python.ops.gen_stateless_random_ops.'
@@ -25,14 +26,9 @@ _BITS = 23  # Of a float's fraction: these numbers are exact everywhere.
 _is_on = contextvars.ContextVar('fixed random numbers', default=False)
 
 
-@contextlib.contextmanager
-def for_bridged() -> Iterator[None]:
+def for_bridged() -> contextlib.AbstractContextManager:
   """Bridged tasks and layers traced within get fixed numbers."""
-  token = _is_on.set(True)
-  try:
-    yield
-  finally:
-    _is_on.reset(token)
+  return context_values.set_within(_is_on, True)
 
 
 def of_bridged() -> dict[str, Callable]:

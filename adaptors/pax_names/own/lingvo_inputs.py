@@ -13,23 +13,20 @@ class LingvoInputAdaptor(lingvo_input.LingvoInputAdaptor):
   xla_device: str = 'tpu'
 
 
+# The first base of each class below is the one whose defaults count.
+
+
 class LingvoInputAdaptorNewBatchSize(
-  lingvo_input.LingvoInputAdaptorNewBatchSize, LingvoInputAdaptor
+  LingvoInputAdaptor, lingvo_input.LingvoInputAdaptorNewBatchSize
 ):
   """`lingvo_input.LingvoInputAdaptorNewBatchSize`, as for a TPU."""
 
-  xla_device: str = 'tpu'
 
-
-class LingvoEvalAdaptor(lingvo_input.LingvoEvalAdaptor, LingvoInputAdaptor):
+class LingvoEvalAdaptor(LingvoInputAdaptor, lingvo_input.LingvoEvalAdaptor):
   """`lingvo_input.LingvoEvalAdaptor`, as for a TPU."""
-
-  xla_device: str = 'tpu'
 
 
 class LingvoLazyEvalAdaptor(
-  lingvo_input.LingvoLazyEvalAdaptor, LingvoInputAdaptor
+  LingvoInputAdaptor, lingvo_input.LingvoLazyEvalAdaptor
 ):
   """`lingvo_input.LingvoLazyEvalAdaptor`, as for a TPU."""
-
-  xla_device: str = 'tpu'

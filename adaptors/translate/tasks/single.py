@@ -77,15 +77,17 @@ def translate_task(
   view.ignore('evaluations run over the whole of each dataset', 'eval')
   for field in ('vn', 'input', 'defer_global_step_update'):
     view.get(field)  # `facts_of` and `variational_noise` read them.
+  for field in ('vn_std', 'vn_start_step'):
+    train_view.get(field)
   model = registry.translate(view)
   variables = VariableMap() if model is None else model.variables
   trained = variables.only(is_trainable=True)
-  names = VariableNames(params, trained, scope)
+  names = VariableNames(params, trained, scope, report)
   facts = facts_of(view, names, variables)
   try:
     batches = train_params.batches_per_step(train_view, facts.defers_steps)
-    noise = variational_noise.translate(view, train_view, names, batches)
     train = train_params.train(train_view, facts)
+    noise = variational_noise.translate(view, train_view, names, batches)
   except Exception as error:
     # An error caused by an earlier issue is not reported again.
     if not report.issues:

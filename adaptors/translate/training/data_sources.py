@@ -5,6 +5,7 @@ variable by 1 if the source's regular expression matches its name, else by 0.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from adaptors import lingvo_runtime
@@ -20,8 +21,10 @@ _METHODS = ('GetBpropVariableFilters', 'GetInputSourceOneHot')
 
 def trained_weights(
   view: ParamsView, names: VariableNames
-) -> tuple[frozenset[str] | None, ...]:
-  """Returns the paths of the weights that each data source trains.
+) -> Callable[[], tuple[frozenset[str] | None, ...]]:
+  """Returns a function for the paths of the weights each data source trains.
+
+  It reads the names of variables, which take long.
 
   Args:
     view: of a task's Params with `input`; gets an issue if the filters cannot
@@ -29,20 +32,20 @@ def trained_weights(
     names: of the task's variables.
 
   Returns:
-    For each source the paths, or None for all weights; empty if every batch
-    trains all weights.
+    A function that returns for each source the paths, or None for all weights;
+    an empty tuple if every batch trains all weights.
   """
   data = view.get('input')
   if data is None or not params_trees.is_params(data):
-    return ()
+    return tuple
   _check_methods(view, data)
   source, path = _source(view, data)
   if source is None:
-    return ()
+    return tuple
   _note_others(view, source, path)
   filters = params_trees.get(source, _FILTERS) or ()
   if not any(filters):
-    return ()
+    return tuple
   field, count = f'{path}.{_FILTERS}', _number(source)
   if len(filters) != count:
     view.issue(
@@ -50,21 +53,20 @@ def trained_weights(
       f'{len(filters)} expressions for {count} sources of a batch; Lingvo does'
       ' not accept them either',
     )
-    return ()
-  return tuple(_selected(one, view, field, names) for one in filters)
+    return tuple
+  expressions = [one and _compiled(one, view, field) for one in filters]
+  return lambda: tuple(
+    frozenset(names.selected(one.search, view, field)) if one else None
+    for one in expressions
+  )
 
 
-def _selected(
-  pattern: str, view: ParamsView, field: str, names: VariableNames
-) -> frozenset[str] | None:
-  if not pattern:
-    return None
+def _compiled(pattern: str, view: ParamsView, field: str) -> re.Pattern | None:
   try:
-    expression = re.compile(pattern)
+    return re.compile(pattern)
   except re.error as error:
     view.issue(field, f'{pattern!r} is not a regular expression: {error}')
     return None
-  return frozenset(names.selected(expression.search, view, field))
 
 
 def _source(view: ParamsView, data: Any) -> tuple[Any, str]:

@@ -71,15 +71,21 @@ class LearnerFields:
   tracker: Config | None
 
 
-def read(view: ParamsView) -> list[LearnerFields | None]:
+def read(view: ParamsView) -> list[LearnerFields] | None:
   """Reads the learners of a task's `train`.
 
   Args:
     view: the `train` Params.
 
   Returns:
-    The fields of each learner; None for one with issues.
+    The fields of each learner; None after an issue.
   """
+  before = len(view.report.issues)
+  found = _read_all(view)
+  return found if len(view.report.issues) == before else None
+
+
+def _read_all(view: ParamsView) -> list[LearnerFields | None]:
   given = view.get('learner')
   if given is None:
     view.ignore("it concerns TensorFlow's graphs only", *_GRAPH_FIELDS)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from adaptors.equivalents import lingvo_optimizers, lingvo_schedules
-from adaptors.translate.training import learner_fields, optimizers
+from adaptors.translate.training import optimizers
 from adaptors.translate.training.learner_fields import LearnerFields
 from adaptors.translate.training.variable_layout import (
   TaskFacts,
@@ -23,20 +23,20 @@ from pax_compat.schedules import evaluated
 _SINGLE = 'clip_gradient_single_norm_to_value'
 
 
-def translate(view: ParamsView, facts: TaskFacts) -> Config | None:
-  """Translates the learners of a task's `train`.
+def combined(
+  view: ParamsView, found: Sequence[LearnerFields], facts: TaskFacts
+) -> Config | None:
+  """Returns the learner that is equivalent to all of a task's.
 
   Args:
-    view: the `train` Params.
+    view: the task's `train` Params.
+    found: the fields of each learner.
     facts: of the task.
 
   Returns:
     The config of a `learners.Learner`; None after an issue.
   """
   before = len(view.report.issues)
-  found = learner_fields.read(view)
-  if len(view.report.issues) > before:
-    return None
   config = _combined(view, found, facts)
   return config if len(view.report.issues) == before else None
 
@@ -80,12 +80,12 @@ def _combined(
   excluded = {v.jax for v in facts.names.variables}.difference(*trained)
   if excluded:
     fields |= dict(bprop_variable_exclusion=exactly(excluded))
-  if facts.trained_by_source:
-    by_source = [
-      ['.*'] if paths is None else exactly(paths)
-      for paths in facts.trained_by_source
-    ]
-    fields |= dict(bprop_variable_inclusion_by_source=by_source)
+  if by_source := facts.trained_by_source():
+    fields |= dict(
+      bprop_variable_inclusion_by_source=[
+        ['.*'] if paths is None else exactly(paths) for paths in by_source
+      ]
+    )
   if not groups:
     return learners.Learner.config(**fields)
   names, paths, configs = zip(*groups, strict=True)

@@ -6,7 +6,7 @@ import math
 import re
 
 from adaptors.equivalents import lingvo_early_stopping, lingvo_schedules
-from adaptors.translate.training import learners, schedules
+from adaptors.translate.training import learner_fields, learners, schedules
 from adaptors.translate.training.variable_layout import TaskFacts
 from adaptors.translate.view import ParamsView, class_path
 from pax_compat import learners as pax_learners
@@ -49,10 +49,12 @@ def train(view: ParamsView, facts: TaskFacts) -> TranslatedTrain | None:
   _ignore_others(view)
   batches = batches_per_step(view, facts.defers_steps)
   early_stop, job = _early_stop(view, batches)
-  learner = learners.translate(view, facts)
+  found = learner_fields.read(view)
   decay = _ema_decay(view)
   config = _intervals(view, batches)
   view.finish()
+  # The names of variables, which take long, are read last.
+  learner = found and learners.combined(view, found, facts)
   if learner is None:
     return None
   if decay:

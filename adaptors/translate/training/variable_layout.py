@@ -1,6 +1,7 @@
 """Makes optimizers treat our weights as Lingvo's treat its variables."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,9 @@ class TaskFacts:
       only tracing can tell: those of bridged layers.
     looked_up: paths of such weights that are tables of Lingvo's own layers for
       lookups, for errors before tracing.
-    trained_by_source: for each data source of the input the paths of the
-      weights that its batches train, or None for all; empty if all train all.
+    trained_by_source: returns for each data source of the input the paths of
+      the weights that its batches train, or None for all; empty if all train
+      all.
     left_alone: paths of our weights that the task's own `BProp` does not train.
     not_trained: the non-trainable variables.
   """
@@ -59,7 +61,7 @@ class TaskFacts:
   sparse_tables: frozenset[str] = frozenset()
   may_have_others: bool = False
   looked_up: frozenset[str] = frozenset()
-  trained_by_source: tuple[frozenset[str] | None, ...] = ()
+  trained_by_source: Callable[[], tuple[frozenset[str] | None, ...]] = tuple
   left_alone: frozenset[str] = frozenset()
   not_trained: VariableMap = VariableMap()
 

@@ -48,11 +48,9 @@ def translate(
     noise.require(name, None if name == _KIND[-1] else False)
   noise.require('global_vn', True)
   noise.finish()
-  # Names take seconds, since Lingvo's model is instantiated for them.
-  if view.report.issues:
-    return None
   paths = names.noisy(view)
   if not paths:
+    train.issue('vn_std', 'no layer takes part in the noise')
     return None
   start = math.ceil(train.get('vn_start_step') * batches_per_step)
   return tasks_lib.VariationalNoise.config(

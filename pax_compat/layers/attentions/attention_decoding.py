@@ -10,7 +10,7 @@ D model dims, N heads, K heads of keys and values, H dims of a head.
 
 import contextlib
 import contextvars
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import DECODE_CACHE, PREFIX_DECODE_CACHE
+from pax_compat.config_core import context_values
 from pax_compat.layer_core import atten_probs
 from pax_compat.layer_core.decode_states import StateFn
 from pax_compat.layers.attentions import (
@@ -40,17 +41,12 @@ _CONTEXTS = 'encoded_pre_ngrammer'
 _fills = contextvars.ContextVar('fills_the_decode_cache', default=True)
 
 
-@contextlib.contextmanager
-def without_cache() -> Iterator[None]:
+def without_cache() -> contextlib.AbstractContextManager:
   """Context in which calls of attention do not fill the decode cache.
 
   For layers that are never decoded step by step, such as those of an encoder.
   """
-  token = _fills.set(False)
-  try:
-    yield
-  finally:
-    _fills.reset(token)
+  return context_values.set_within(_fills, False)
 
 
 class DecodableAttention(base_layer.BaseLayer):

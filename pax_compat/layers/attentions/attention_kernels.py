@@ -15,13 +15,13 @@ logged once.
 import contextlib
 import contextvars
 import enum
-from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 from absl import logging
 
 from pax_compat import errors
+from pax_compat.config_core import context_values
 from pax_compat.layer_core import flop_scopes, sharding
 from pax_compat.layers.attentions import attention_ops, splash_attention
 from pax_compat.layers.attentions.attention_masks import as_array
@@ -113,15 +113,10 @@ def takes_segments(kernel: str) -> bool:
   )
 
 
-@contextlib.contextmanager
-def recording() -> Iterator[set[str]]:
+def recording() -> contextlib.AbstractContextManager[set[str]]:
   """Collects descriptions of the kernels that are chosen within it."""
   found: set[str] = set()
-  token = _chosen.set(found)
-  try:
-    yield found
-  finally:
-    _chosen.reset(token)
+  return context_values.set_within(_chosen, found)
 
 
 def _record(kernel: str, inputs: AttentionInputs, why_not_splash: str = ''):

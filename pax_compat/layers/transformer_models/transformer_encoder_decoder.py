@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from absl import logging
 
 from pax_compat import base_layer, errors
-from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import embedding_softmax
 from pax_compat.layers.attentions import attention_decoding
@@ -255,7 +254,7 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
 
     For the other arguments see `__call__`.
     """
-    if self.is_mutable_collection(DECODE_CACHE) and not self.is_initializing():
+    if self._keeps_states():
       self._store_time_step(start_time_step)
       self._store_previous(targets, start_time_step)
       self.update_decode_state('input_paddings', input_paddings, shared=True)
@@ -422,9 +421,6 @@ class TransformerEncoderDecoder(transformer_sharding.TransformerModel):
 
   def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
     return [self.decoder]
-
-  def _store_time_step(self, time_step: jax.Array | int):
-    self.update_decode_state('time_step', jnp.asarray(time_step, jnp.int32))
 
   def extend_step(
     self,

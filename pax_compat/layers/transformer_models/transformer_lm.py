@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
-from pax_compat.base_layer import DECODE_CACHE
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layers import embedding_softmax, stochastics
 from pax_compat.layers.attentions import attention_masks
@@ -408,15 +407,6 @@ class TransformerLm(transformer_sharding.TransformerModel):
       if causal_attention_mask is not None:
         is_prefix = causal_attention_mask == 0
       self.update_decode_state('is_prefix', is_prefix)
-
-  def _keeps_states(self) -> bool:
-    """Whether a call fills the decode states."""
-    return (
-      self.is_mutable_collection(DECODE_CACHE) and not self.is_initializing()
-    )
-
-  def _store_time_step(self, time_step: jax.Array | int):
-    self.update_decode_state('time_step', jnp.asarray(time_step, jnp.int32))
 
   def extend_step(
     self,

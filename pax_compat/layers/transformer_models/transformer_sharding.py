@@ -165,7 +165,7 @@ class Templates(NamedTuple):
 
 
 class TransformerModel(ForwardsDecodeStates, base_layer.BaseLayer):
-  """Base of Transformer models: sharding methods of Pax, and child creation."""
+  """Base of Transformer models: sharding, child creation and decode states."""
 
   SHARDED_TEMPLATES: ClassVar[Templates]
 
@@ -224,6 +224,16 @@ class TransformerModel(ForwardsDecodeStates, base_layer.BaseLayer):
     """
     losses = jax.tree.leaves(self.variables.get(base_layer.AUX_LOSS, {}))
     output.aux_loss = sum(map(jnp.sum, losses), jnp.float32(0.0))
+
+  def _keeps_states(self) -> bool:
+    """Whether a call fills the decode states."""
+    return (
+      self.is_mutable_collection(base_layer.DECODE_CACHE)
+      and not self.is_initializing()
+    )
+
+  def _store_time_step(self, time_step: jax.Array | int):
+    self.update_decode_state('time_step', jnp.asarray(time_step, jnp.int32))
 
 
 def shard_model(

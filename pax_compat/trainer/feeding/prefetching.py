@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from absl import logging
 
 from pax_compat import errors
+from pax_compat.config_core import context_values
 from pax_compat.trainer import stopping
 from pax_compat.trainer.feeding.pipeline import DeviceBatch, Pipeline
 
@@ -31,14 +32,11 @@ _MAX_FRAMES = 8
 _patience = contextvars.ContextVar('patience', default=3600.0)
 
 
-@contextlib.contextmanager
-def patience(seconds: float | None) -> Iterator[None]:
+def patience(seconds: float | None) -> contextlib.AbstractContextManager:
   """Within it, a batch is awaited this long at most; None for no limit."""
-  token = _patience.set(math.inf if seconds is None else seconds)
-  try:
-    yield
-  finally:
-    _patience.reset(token)
+  return context_values.set_within(
+    _patience, math.inf if seconds is None else seconds
+  )
 
 
 class Prefetcher:

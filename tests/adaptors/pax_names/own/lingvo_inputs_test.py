@@ -1,9 +1,13 @@
 """Lingvo inputs in code written for Pax."""
 
+import dataclasses
+
 import pytest
 
+from adaptors import lingvo_input as input_module
 from adaptors import lingvo_runtime, pax_names
 from adaptors.lingvo_input import input_adaptor
+from adaptors.pax_names.own import lingvo_inputs
 from tests.adaptors.lingvo_input import generators as testing
 
 
@@ -52,6 +56,24 @@ def test_a_generator_makes_maps_of_py_utils_as_for_a_tpu(tmp_path):
   assert all(type(b) is ours and b.on_tpu.all() for b in batches)
   assert py_utils.NestedMap is ours
   adaptor.close()
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'LingvoInputAdaptor',
+    'LingvoInputAdaptorNewBatchSize',
+    'LingvoEvalAdaptor',
+    'LingvoLazyEvalAdaptor',
+  ],
+)
+def test_the_default_of_each_is_a_tpu(name):
+  ours, pax = getattr(input_module, name), getattr(lingvo_inputs, name)
+  assert issubclass(pax, (ours, lingvo_inputs.LingvoInputAdaptor))
+  by_default = {f.name: f.default for f in dataclasses.fields(ours)}
+  of_pax = {f.name: f.default for f in dataclasses.fields(pax)}
+  assert of_pax == {**by_default, 'xla_device': 'tpu'}
+  assert list(of_pax) == list(by_default)
 
 
 def test_the_end_of_the_data_is_an_error_of_tensorflow_too():

@@ -7,6 +7,7 @@ import pytest
 from absl.testing import flagsaver
 
 from adaptors import lingvo_runtime
+from adaptors.translate import variable_names
 from pax_compat import errors
 from tests.adaptors.translate import tiny_task
 from tests.adaptors.translate.tiny_task import optimizer, schedule
@@ -126,6 +127,33 @@ def test_expressions_are_about_lingvos_names(fields, fixed):
     name.removeprefix('params/') for name in learner.bprop_variable_exclusion
   ]
   assert found == fixed
+
+
+@pytest.mark.parametrize('where', ['task', 'learner', 'noise'])
+def test_a_task_that_is_refused_does_not_read_names(monkeypatch, where):
+  """Names take seconds: Lingvo's model is instantiated for them."""
+  read, real = [], variable_names._names_and_noisy
+  monkeypatch.setattr(
+    variable_names,
+    '_names_and_noisy',
+    lambda params: read.append(params) or real(params),
+  )
+  if where == 'noise':
+    params = tiny_task.params(vn_std=0.1)
+    params.vn.global_vn = params.first.enable_vn = True
+  else:
+    params = tiny_task.params(bprop_variable_filter='first')
+  tiny_task.translate(params)
+  assert read
+  read.clear()
+  params.train.ema_decay = 1.5
+  if where == 'learner':
+    params.train.clip_gradient_norm_to_value = 1.0
+    params.train.clip_gradient_single_norm_to_value = 1.0
+  text = _issues(params)
+  assert 'train.ema_decay' in text
+  assert ('single_norm' in text) == (where == 'learner')
+  assert not read
 
 
 def test_moving_average_of_the_weights():
