@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import importlib.util
 import pathlib
 import pkgutil
@@ -36,8 +37,14 @@ def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
   Returns:
     The nearest names, nearest first; empty if none is similar.
   """
+  return [*_near_names(name, frozenset(known), count)]
+
+
+# A field that only some configs have is looked for in each layer of a model.
+@functools.lru_cache(maxsize=512)
+def _near_names(name: str, known: frozenset[str], count: int) -> Sequence[str]:
   originals = {}  # By lower-case name: case only breaks ties.
-  for other in sorted(set(known), key=lambda other: (other != name, other)):
+  for other in sorted(known, key=lambda other: (other != name, other)):
     originals.setdefault(other.lower(), []).append(other)
   name = name.lower()
   near = difflib.get_close_matches(name, originals, count)

@@ -19,6 +19,7 @@ from fiddle import daglish
 from pax_compat import config as config_lib
 from pax_compat import errors
 from pax_compat.config_core import context_values
+from pax_compat.layer_core.weight_init import WeightInit
 
 # Fields that children inherit from their parent unless their template sets
 # them.
@@ -101,7 +102,16 @@ def declare_shardings(cls: type):
 
 
 # Values of fields that hold no layers.
-_WITHOUT_LAYERS = (bool, int, float, str, type, type(None), config_lib.Config)
+_WITHOUT_LAYERS = (
+  bool,
+  int,
+  float,
+  str,
+  type,
+  type(None),
+  config_lib.Config,
+  WeightInit,
+)
 
 
 class PlainFields:
@@ -113,8 +123,13 @@ class PlainFields:
 
   @nn.nowrap
   def _register_submodules(self, name: str, val: Any):
-    if isinstance(val, _WITHOUT_LAYERS):
+    if isinstance(val, _WITHOUT_LAYERS) or (
+      # Flax makes lists tuples. A namedtuple may hold anything.
+      type(val) is tuple and all(isinstance(x, _WITHOUT_LAYERS) for x in val)
+    ):
       object.__setattr__(self, name, val)
+    elif type(val) is dict and not val:
+      object.__setattr__(self, name, flax.core.FrozenDict())
     else:
       super()._register_submodules(name, val)
 

@@ -62,6 +62,9 @@ class WeightInit:
   method: str
   scale: float = 1.0
 
+  def __deepcopy__(self, memo: dict) -> 'WeightInit':
+    return self  # It is immutable, and every config has some.
+
   @classmethod
   def Gaussian(cls, scale: float = 1.0):
     """Normal with mean 0 and standard deviation `scale`."""

@@ -8,7 +8,8 @@ _FAMILIES = (
   'lenet5_batch_norm',
   pytest.param('lenet5', marks=pytest.mark.slow),
   pytest.param('asr_grapheme', marks=pytest.mark.slow),
-  pytest.param('asr_wpm', marks=pytest.mark.slow),
+  # Fewer of the same layers, and sharded embeddings, which mt_transformer has.
+  pytest.param('asr_wpm', marks=pytest.mark.exhaustive),
 )
 
 

@@ -10,19 +10,21 @@ Test files call `run` once for all their families; it starts a process with
 eight devices.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from adaptors import lingvo_runtime
 from adaptors.bridge import model as bridged_model
 from adaptors.bridge import task as bridge_task
 from adaptors.bridge.functional import fed_task
@@ -63,6 +65,18 @@ class LingvoRun:
   gradients: list[Arrays]
 
 
+@contextlib.contextmanager
+def _without_assertions() -> Iterator[None]:
+  """Leaves Lingvo's run-time assertions out of graphs built within."""
+  py_utils_flags = lingvo_runtime.module('lingvo.core.py_utils_flags')
+  enabled = py_utils_flags.enable_asserts
+  py_utils_flags.enable_asserts = lambda: False
+  try:
+    yield
+  finally:
+    py_utils_flags.enable_asserts = enabled
+
+
 def run_lingvo(
   params: Any, batches: Sequence[Arrays], *, static_shapes: bool = False
 ) -> LingvoRun:
@@ -74,13 +88,16 @@ def run_lingvo(
     static_shapes: as of `fed_task.build`.
   """
   gradients = {}
-  with fed_task.build(
-    params,
-    batches[0],
-    static_shapes=static_shapes,
-    optimized=False,
-    prepare=functools.partial(lingvo_training.keep_gradients, gradients),
-  ) as made:
+  with (
+    _without_assertions(),
+    fed_task.build(
+      params,
+      batches[0],
+      static_shapes=static_shapes,
+      optimized=False,
+      prepare=functools.partial(lingvo_training.keep_gradients, gradients),
+    ) as made,
+  ):
     task, session = made.task, made.session
     variables = dict(task.vars.FlattenItems())
     made.start()

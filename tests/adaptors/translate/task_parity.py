@@ -117,30 +117,34 @@ def _of(translated, is_trainable: bool):
 
 def _state(made, own, batch) -> program.TrainState:
   """Returns the initial state of a program, with other variables."""
-  abstract, params = made.abstract_state, own[base_layer.PARAMS]
-  likes = abstract.mdl_vars[base_layer.PARAMS]
-  assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, likes)
-  if set(abstract.mdl_vars) == {base_layer.PARAMS}:
-    # Without compiling the initializers of all weights.
-    copies = jax.tree.map(jnp.copy, params)
+  abstract = made.abstract_state
+  own = {k: own[k] for k in abstract.mdl_vars}
+  assert _shapes(own[base_layer.PARAMS]) == _shapes(
+    abstract.mdl_vars[base_layer.PARAMS]
+  )
+  if _shapes(own) == _shapes(abstract.mdl_vars):
+    # Without compiling the initializers of all variables.
+    copies = jax.tree.map(jnp.copy, own)
     state = program.TrainState(
       step=jnp.zeros([], jnp.int32),
-      mdl_vars={base_layer.PARAMS: params},
-      opt_state=made.learner.init(copies, weight_metas=made.weight_metas),
+      mdl_vars=own,
+      opt_state=made.learner.init(
+        copies[base_layer.PARAMS],
+        weight_metas=made.weight_metas,
+        variables=copies,
+      ),
     )
-  else:
+  else:  # Bridged layers have a step counter besides.
     state = made.init_state(batch)
-    variables = {**state.mdl_vars, base_layer.PARAMS: params}
-    if own[base_layer.NON_TRAINABLE]:
-      # Bridged layers have a step counter besides.
-      variables[base_layer.NON_TRAINABLE] = _updated(
-        variables[base_layer.NON_TRAINABLE], own[base_layer.NON_TRAINABLE]
-      )
-    state = state.replace(mdl_vars=variables)
+    state = state.replace(mdl_vars=_updated(state.mdl_vars, own))
   # Placed as a step leaves them, or the first step is compiled by itself.
   return jax.tree.map(
     lambda x, like: jax.device_put(x, like.sharding), state, abstract
   )
+
+
+def _shapes(tree):
+  return jax.tree.map(jnp.shape, tree)
 
 
 def _updated(tree, values):
@@ -236,7 +240,7 @@ def check_metrics(ours: Ours, batch, evaluated: Evaluated):
       parity.assert_close(found, want, parity.OUTPUT_TOLERANCE, what, 1e-6)
 
 
-def check_evaluation(params, batch) -> Evaluated:
+def check_evaluation(params, batch) -> tuple[Evaluated, Ours]:
   """Holds a task's metrics and gradients against Lingvo's, at evaluation.
 
   Args:
@@ -244,14 +248,14 @@ def check_evaluation(params, batch) -> Evaluated:
     batch: by dotted name.
 
   Returns:
-    Lingvo's outputs.
+    Lingvo's outputs, and our task.
   """
   evaluated = evaluate_in_lingvo(params, batch)
   ours = Ours.create(params, batch, evaluated.weights)
   check_metrics(ours, batch, evaluated)
   with base_layer.eval_mode(True):
     parity.assert_gradients_close(ours.gradients(batch), evaluated.gradients)
-  return evaluated
+  return evaluated, ours
 
 
 def check_first(

@@ -4,6 +4,8 @@ import numpy as np
 
 from adaptors import lingvo_runtime
 
+LEARNS_LIKE = 'lenet5_batch_norm'
+
 _SHAPE = 8, 8, 1
 
 

@@ -7,6 +7,7 @@ Points have three features, and headings a direction. Its box decoder needs
 from tests.adaptors.bridge.families import starnet_kitti
 
 STATIC_SHAPES = starnet_kitti.STATIC_SHAPES
+LEARNS_LIKE = 'starnet_kitti'
 
 _LASER_FEATURES = 3
 

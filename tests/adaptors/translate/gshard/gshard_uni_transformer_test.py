@@ -188,7 +188,7 @@ def test_relative_positions_in_any_order():
   rng = np.random.default_rng(0)
   shape = batch['tgt.ids'].shape
   batch['tgt.segment_pos'] = rng.integers(0, 30, shape).astype(np.int32)
-  outputs = task_parity.check_evaluation(params, batch)
+  outputs, _ = task_parity.check_evaluation(params, batch)
   assert {'num_words', 'log_pplx_per_word'} <= set(outputs.metrics)
 
 
@@ -253,7 +253,7 @@ def test_repeated_layers_without_norms_or_order():
 
 def test_layers_that_share_their_bias_for_distances():
   params = _params(builder=dict(relative_attention_type='bias_shared'))
-  outputs = task_parity.check_evaluation(params, _batch(params))
+  outputs, _ = task_parity.check_evaluation(params, _batch(params))
   biases = [path for path in outputs.weights if path.endswith('.wrb')]
   assert len(biases) == 1 and np.any(outputs.gradients[biases[0]])
 

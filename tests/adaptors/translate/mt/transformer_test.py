@@ -34,7 +34,7 @@ def test_packed_examples():
   params.decoder.ln_output = True
   params.decoder.per_word_avg_loss = False
   batch = sequences.packed_batch(1)
-  theirs = task_parity.check_evaluation(params, batch)
+  theirs, _ = task_parity.check_evaluation(params, batch)
   assert theirs.metrics['loss'][1] == sentence_pairs.ROWS
   assert theirs.metrics['loss'][0] > theirs.metrics['log_pplx'][0]
 

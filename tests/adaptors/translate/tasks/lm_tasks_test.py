@@ -142,7 +142,7 @@ def test_inputs_of_a_fixed_shape():
 def test_packed_examples_of_recurrent_layers():
   params = _params('LanguageModel', _rnn(), packed_input=True)
   batch = _batch(packed=True)
-  theirs = task_parity.check_evaluation(params, batch)
+  theirs, _ = task_parity.check_evaluation(params, batch)
   assert theirs.metrics['num_words'] == (6 + 5, 1)
 
 
@@ -151,7 +151,7 @@ def test_gpipe_with_time_first():
   lm = _gpipe(batch_major=False)
   lm.stack.normalize_encoder = True
   params = _params('LanguageModel', lm)
-  theirs = task_parity.check_evaluation(params, _batch())
+  theirs, _ = task_parity.check_evaluation(params, _batch())
   norms = [k for k in theirs.weights if 'encoder_1.layer_norm' in k]
   assert len(norms) == 2
 
