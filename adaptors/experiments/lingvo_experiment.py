@@ -17,7 +17,11 @@ from adaptors.checkpoints import (
 )
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
 from adaptors.lingvo_input.checks import generator_kinds
-from adaptors.lingvo_registry import checkout_files, mounts
+from adaptors.lingvo_registry import (
+  checkout_files,
+  differing_classes,
+  mounts,
+)
 from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.params import param_overrides, params_trees, shrinking
 from adaptors.translate import registry
@@ -70,6 +74,9 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       model = model_params.Model()
     self._check_model(model)
     self._model = self._params_of(_TRAIN)
+    differing = differing_classes.described(self._model, mounts.checkout())
+    if differing:
+      logging.info('%s: %s', name, differing)
 
   @functools.cached_property
   def route(self) -> bridge_task.Route:
