@@ -21,6 +21,7 @@ from adaptors.lingvo_registry import (
   checkout_files,
   differing_classes,
   mounts,
+  user_errors,
 )
 from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.params import param_overrides, params_trees, shrinking
@@ -396,7 +397,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     return program_schedule.read(schedule, self._name)
 
   def _user_errors(self, method: str) -> contextlib.AbstractContextManager:
-    return errors.of_user_code(f'{self._name}.{method}()')
+    return user_errors.of_method(f'{self._name}.{method}()')
 
 
 def samples_of(settings: Any, params: Any, *, decodes: bool) -> int:
