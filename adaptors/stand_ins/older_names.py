@@ -182,7 +182,7 @@ class _Names:
       for needed in _names_in(nodes[name]):
         is_known = needed in vars(self._module) or hasattr(builtins, needed)
         if needed in nodes and not is_known and needed not in self._pending:
-          self._define(needed, nodes)
+          self._define_if_importable(needed, nodes)
       file = _finder.file_of(self._module)
       if not isinstance(nodes[name], ast.Import | ast.ImportFrom):
         logging.info(
@@ -192,6 +192,20 @@ class _Names:
       _Statement(nodes[name], file).exec_module(self._module)
     finally:
       self._pending.discard(name)
+
+  def _define_if_importable(self, name: str, nodes: dict[str, ast.stmt]):
+    """Runs a definition; logs an import that fails, which may be unneeded."""
+    try:
+      self._define(name, nodes)
+    except ImportError as error:
+      if not isinstance(nodes[name], ast.Import | ast.ImportFrom):
+        raise
+      logging.warning(
+        '%s of %s is not defined: %s',
+        name,
+        _finder.file_of(self._module),
+        error,
+      )
 
 
 class _Statement(importlib.abc.InspectLoader):

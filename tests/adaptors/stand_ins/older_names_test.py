@@ -90,6 +90,7 @@ from __future__ import print_function
 import collections
 from lingvo import compat as tf
 from lingvo.core import base_layer as other_name
+from tensorflow.contrib import function
 
 SCALE = 3
 pair = collections.namedtuple('pair', 'a b')
@@ -115,6 +116,8 @@ class Added(other_name.BaseLayer):
 
 
 def Recursive(x):
+  function = x  # No use of the import that fails.
+  assert function == x
   return x if x < 2 else Recursive(x - 1)
 
 
