@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from absl import flags, logging
 
 from adaptors.native import native_ops
-from adaptors.stand_ins import absent_packages, trainer_flags
+from adaptors.stand_ins import absent_packages, older_names, trainer_flags
 from pax_compat import errors
 from pax_compat.config_core import context_values
 from pax_compat.runs import garbage
@@ -72,6 +72,7 @@ def load() -> None:
     native_ops.load('lingvo.core.ops', 'x_ops')
     native_ops.load_when_imported('lingvo.tasks.car.ops', 'car_ops')
     absent_packages.install()
+    older_names.install()
     with garbage.uncollected(stays=True), _own_flags_kept():
       for name in _CORE:
         _import(name)

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Protocol, TypeVar
 
-from absl import logging
+from absl import flags, logging
 
 from pax_compat import base_experiment, errors
 from pax_compat.experiments import class_attributes, entry_points
@@ -33,12 +33,15 @@ class SourceOptions:
     own: the options of the sources, at most one of each class.
     sub_experiment: the name of one of the experiment's `sub_experiments()`,
       which is found in its place; None for the experiment itself.
+    module_flags: arguments of the command line, such as `--my_path=/data`, for
+      absl flags that `import_modules` define; parsed after the imports.
   """
 
   import_modules: tuple[str, ...] = ()
   attributes: tuple[str, ...] = ()
   own: tuple[options_lib.Options, ...] = ()
   sub_experiment: str | None = None
+  module_flags: tuple[str, ...] = ()
 
   def of(self, kind: type[_Own]) -> _Own:
     """Returns the options of a class; its defaults if not given."""
@@ -129,7 +132,11 @@ def option_kinds() -> list[type[options_lib.Options]]:
 def import_modules(options: SourceOptions):
   """Imports the modules in `options`, each by the source that claims it.
 
-  Sources with a `prepare` are prepared before.
+  Sources with a `prepare` are prepared before. After the imports, the flags
+  that the modules define get the values in `options`.
+
+  Raises:
+    UserError: a module cannot be imported, or one of its flags is invalid.
   """
   if not options.import_modules:
     return  # Avoids loading the sources.
@@ -144,6 +151,21 @@ def import_modules(options: SourceOptions):
         f'no installed experiment source can import the module {module!r}'
       )
     claiming[-1].import_module(module)
+  if options.module_flags:
+    _parse_flags(options)
+
+
+def _parse_flags(options: SourceOptions):
+  """Gives the flags of the imported modules the values in `options`."""
+  try:
+    [_, *others] = flags.FLAGS(['', *options.module_flags])
+  except flags.Error as error:
+    modules = ', '.join(options.import_modules)
+    defined = f'; --import_modules={modules} does not define it either'
+    is_unknown = isinstance(error, flags.UnrecognizedFlagError)
+    raise errors.UserError(f'{error}{defined if is_unknown else ""}') from error
+  if others:
+    raise errors.UserError(f'{" ".join(others)}: expected flags only')
 
 
 def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:

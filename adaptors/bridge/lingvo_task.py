@@ -11,6 +11,7 @@ from adaptors import lingvo_runtime
 from adaptors.bridge import decoding
 from adaptors.bridge.functional.functional_task import FunctionalTask, Trace
 from adaptors.bridge.ops import bounded_loops
+from adaptors.stand_ins import renames
 from pax_compat import errors
 
 # Devices of Lingvo's cluster that graphs are built for. With 'tpu' shapes are
@@ -180,7 +181,10 @@ def _describe(error: Exception) -> str:
     return str(error)
   if not str(error):  # An assertion: its line of code tells more.
     return errors.one_line(error)
-  return f'{type(error).__name__}: {error} ({errors.location_of(error)})'
+  return (
+    f'{type(error).__name__}: {error} ({errors.location_of(error)})'
+    f'{renames.of_error(error)}'
+  )
 
 
 class LowerPrecisionError(Exception):

@@ -17,7 +17,12 @@ from adaptors.checkpoints import (
 )
 from adaptors.lingvo_input import eval_adaptors, input_adaptor
 from adaptors.lingvo_input.checks import generator_kinds
-from adaptors.lingvo_registry import checkout_files, mounts
+from adaptors.lingvo_registry import (
+  checkout_files,
+  differing_classes,
+  mounts,
+  user_errors,
+)
 from adaptors.lingvo_registry.options import LingvoOptions
 from adaptors.params import param_overrides, params_trees, shrinking
 from adaptors.translate import registry
@@ -70,6 +75,9 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       model = model_params.Model()
     self._check_model(model)
     self._model = self._params_of(_TRAIN)
+    differing = differing_classes.described(self._model, mounts.checkout())
+    if differing:
+      logging.info('%s: %s', name, differing)
 
   @functools.cached_property
   def route(self) -> bridge_task.Route:
@@ -389,7 +397,7 @@ class LingvoExperiment(base_experiment.BaseExperiment):
     return program_schedule.read(schedule, self._name)
 
   def _user_errors(self, method: str) -> contextlib.AbstractContextManager:
-    return errors.of_user_code(f'{self._name}.{method}()')
+    return user_errors.of_method(f'{self._name}.{method}()')
 
 
 def samples_of(settings: Any, params: Any, *, decodes: bool) -> int:

@@ -81,7 +81,10 @@ def main(argv: list[str]) -> int:
         experiment, name, _options(), lingvos, print_line=_print_line
       )
     except lingvo_process.LingvoFailedError as error:
-      print(f'error: {error}', file=sys.stderr)
+      # Some sizes follow from others only in the code of the experiment.
+      hint = '; --shrink changed its sizes: expected it without'
+      text = f'error: {error}{hint if _SHRINK.value else ""}'
+      print(text, file=sys.stderr)
       return _LINGVO_FAILED
   _print_line(reporting.report(compared))
   return 1 if compared.departing or compared.random else 0

@@ -8,6 +8,7 @@ import traceback
 import adaptors
 import pax_compat
 from adaptors.lingvo_registry import mounts
+from adaptors.stand_ins import renames
 from pax_compat import errors
 
 _LINGVO = 'lingvo.'
@@ -71,8 +72,11 @@ def _files(error: Exception, own_file: str | None) -> list[str]:
 
 
 def _advice(error: Exception) -> str:
-  """Returns what to do about a module of Lingvo that does not exist."""
+  """Returns what to do about a module or name that does not exist."""
   name = getattr(error, 'name', None) or ''
+  hint = renames.of_error(error)
+  if hint:
+    return hint
   is_missing = isinstance(error, ModuleNotFoundError)
   if not (is_missing and name.startswith(_LINGVO)):
     return ''

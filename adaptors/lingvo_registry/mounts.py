@@ -8,7 +8,8 @@ theirs in the entry-point group `pax_compat.lingvo_params`:
 
 Each mounted `params` package is the union of its task's folders. Other modules
 of Lingvo come from the installation; those that it lacks, such as the task
-modules of a fork, come from the checkout. Nothing here imports Lingvo,
+modules of a fork, come from the checkout, and so do functions and classes that
+its modules lack (see `stand_ins.older_names`). Nothing here imports Lingvo,
 TensorFlow or the mounted modules.
 """
 
@@ -21,6 +22,7 @@ import threading
 
 from absl import logging
 
+from adaptors.stand_ins import older_names
 from pax_compat import errors
 from pax_compat.experiments import entry_points, source_scan
 
@@ -35,7 +37,8 @@ def mount_checkout(path: str | os.PathLike) -> None:
   """Mounts the `params` packages of a source checkout of Lingvo.
 
   Modules that the installed Lingvo does not have are mounted as well, complete
-  tasks included. The checkout's `params` precede all other folders.
+  tasks included, and its modules find functions and classes that only the
+  checkout has. The checkout's `params` precede all other folders.
 
   Args:
     path: the checkout's root, which contains `lingvo/tasks`.
@@ -58,6 +61,7 @@ def mount_checkout(path: str | os.PathLike) -> None:
       for folder in folders:
         _finder.add(folder.parent.name, folder, first=True)
       sys.meta_path.append(_Missing(root))
+      older_names.use_checkout(root)
       _log_changed(root)
 
 

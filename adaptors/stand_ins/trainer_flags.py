@@ -25,10 +25,15 @@ def define(folder: str | os.PathLike) -> None:
   """
   found = []
   for path in sorted(pathlib.Path(folder).glob('*.py')):
-    source = path.read_text('utf-8')
-    if _DEFINE not in source or path.name.endswith('_test.py'):
+    source = path.read_bytes()
+    if _DEFINE.encode() not in source or path.name.endswith('_test.py'):
       continue
-    for call in ast.walk(ast.parse(source)):
+    try:
+      tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:  # Such as Python 2.
+      logging.warning('the flags of %s are not defined: %s', path, error)
+      continue
+    for call in ast.walk(tree):
       if isinstance(call, ast.Call) and _kind(call):
         found += _defined(call)
   if found:

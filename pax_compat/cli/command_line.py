@@ -16,6 +16,8 @@ from pax_compat import errors
 
 # A flag of JAX, or one of ours that has such a name.
 _FLAG_OF_JAX = re.compile(r'--?(?:no)?(jax_\w+)(?:=.*)?', re.DOTALL)
+# The name of the flag with modules that may define more flags.
+IMPORT_MODULES = 'import_modules'
 # Libraries that log every step, or every file of a remote folder.
 _VERBOSE = (
   'flax',
@@ -29,6 +31,9 @@ _VERBOSE = (
   'tensorflow',
   'tensorflow_datasets',
 )
+
+# Arguments of the command line that are parsed after --import_modules.
+_module_flags: list[str] = []
 
 
 def run(
@@ -154,12 +159,42 @@ def _parse(define_flags: Callable[[], None], argv: list[str]) -> list[str]:
     define_flags()
     _define_flags_of_jax(argv)
     with _ends_with_its_reader():
-      return flags.FLAGS(argv)
+      return _parsed(argv)
   except flags.Error as e:
     print(f'error: {e}', file=sys.stderr)
     sys.exit(2)
   except SystemExit as e:  # absl exits with 1 after --help.
     sys.exit(0 if e.code == 1 else e.code)
+
+
+def module_flags() -> tuple[str, ...]:
+  """Returns the arguments for flags that only `--import_modules` may define."""
+  return tuple(_module_flags)
+
+
+def _parsed(argv: list[str]) -> list[str]:
+  """Parses the flags; those that modules may define are kept for later.
+
+  Returns:
+    The program's name and the arguments that are not flags.
+  """
+  _module_flags.clear()
+  try:
+    return flags.FLAGS(argv)
+  except flags.UnrecognizedFlagError:
+    given = flags.FLAGS
+    for name in given:
+      given[name].unparse()  # The next parser would repeat values of lists.
+    program, *others = given(argv, known_only=True)
+    if IMPORT_MODULES not in given or not given[IMPORT_MODULES].value:
+      raise
+  arguments = []
+  takes_next = False
+  for argument in others:
+    is_flag = argument.startswith('-')
+    (_module_flags if is_flag or takes_next else arguments).append(argument)
+    takes_next = is_flag and '=' not in argument
+  return [program, *arguments]
 
 
 def _define_flags_of_jax(argv: list[str]):

@@ -9,14 +9,16 @@ import functools
 from absl import flags
 
 from pax_compat import errors, experiment_sources
+from pax_compat.cli import command_line
 from pax_compat.experiments import options as options_lib
 
 EXP = flags.DEFINE_string('exp', None, 'Name of the experiment.')
 flags.DEFINE_alias('model', 'exp')
 _IMPORT_MODULES = flags.DEFINE_list(
-  'import_modules',
+  command_line.IMPORT_MODULES,
   [],
-  'Modules that register experiments, to import first.',
+  'Modules that register experiments, to import first. absl flags that they'
+  ' define may be given, too.',
 )
 _SKIP_BAD_RECORDS = flags.DEFINE_bool(
   'skip_bad_records',
@@ -54,6 +56,7 @@ def options() -> experiment_sources.SourceOptions:
     attributes=tuple(_ATTR.value),
     own=tuple(map(options_lib.from_flags, _option_kinds())),
     sub_experiment=_SUB_EXPERIMENT.value,
+    module_flags=command_line.module_flags(),
   )
 
 

@@ -65,6 +65,7 @@ class Recorded:
       'settings': self.settings,
       'skip_bad_records': self.skip_bad_records,
       'sub_experiment': self.options.sub_experiment,
+      'module_flags': self.options.module_flags,
     }
     return json.dumps(fields, indent=2) + '\n'
 
@@ -93,6 +94,7 @@ def read(folder: Any) -> Recorded:
       attributes=_strings(fields.get('attributes', [])),
       own=_own(fields.get('options', {})),
       sub_experiment=fields.get('sub_experiment'),
+      module_flags=_strings(fields.get('module_flags', [])),
     )
     return Recorded(
       name=str(fields['name']),

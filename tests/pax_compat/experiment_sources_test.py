@@ -1,10 +1,12 @@
 """Tests of asking the installed sources for experiments."""
 
 import dataclasses
+import functools
 import importlib.metadata
 import types
 
 import pytest
+from absl import flags
 
 from pax_compat import errors, experiment_sources
 from pax_compat.experiment_sources import SourceOptions
@@ -197,3 +199,56 @@ def test_flags_are_those_that_the_sources_declare(install, caplog):
   assert experiment_sources.option_kinds() == [WordsOptions]
   assert 'source b = mine cannot be imported' in caplog.text
   assert 'ImportError: no such library' in caplog.text
+
+
+class FlagsSource(FakeSource):
+  """A source whose module defines absl flags."""
+
+  def import_module(self, module):
+    super().import_module(module)
+    flags.DEFINE_string('sources_test_path', None, 'Where.')
+    flags.DEFINE_bool('sources_test_lower', False, 'Lower case.')
+
+
+@pytest.fixture(name='flag_values')
+def _flag_values(monkeypatch):
+  """Returns absl's flags, of this test only."""
+  values = flags.FlagValues()
+  values.mark_as_parsed()
+  monkeypatch.setattr(flags, 'FLAGS', values)
+  for name in ('DEFINE_string', 'DEFINE_bool'):
+    define = functools.partial(getattr(flags, name), flag_values=values)
+    monkeypatch.setattr(flags, name, define)
+  return values
+
+
+def test_flags_of_imported_modules_get_their_values(install, flag_values):
+  install(a=FlagsSource('a', 'x'))
+  given = ('--sources_test_path', '/data', '--sources_test_lower')
+  experiment_sources.find(
+    'x', SourceOptions(import_modules=('mine',), module_flags=given)
+  )
+  assert flag_values.sources_test_path == '/data'
+  assert flag_values.sources_test_lower is True
+
+
+@pytest.mark.parametrize(
+  ('given', 'message'),
+  [
+    (
+      '--sources_test_pth=x',
+      "'sources_test_pth'.*sources_test_path.*import_modules=mine does not def",
+    ),
+    ('--sources_test_lower=x', '--sources_test_lower=x'),
+    ('--sources_test_lower x', '^x: expected flags only$'),
+  ],
+)
+def test_invalid_flags_of_imported_modules(
+  install, flag_values, given, message
+):
+  install(a=FlagsSource('a', 'x'))
+  options = SourceOptions(
+    import_modules=('mine',), module_flags=tuple(given.split())
+  )
+  with pytest.raises(errors.UserError, match=message):
+    experiment_sources.names(options)

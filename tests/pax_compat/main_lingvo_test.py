@@ -1,5 +1,7 @@
 """`python -m pax_compat.main` with Lingvo experiments, a user's own too."""
 
+import re
+
 import pytest
 
 from tests.pax_compat import trainer_runs
@@ -35,6 +37,38 @@ def test_a_lingvo_module_of_the_user_trains(tmp_path):
   )
   assert len(trainer_runs.losses(folder)) == 2
   assert trainer_runs.steps_saved(folder) == [2]
+
+
+FLAGGED = """
+from lingvo import compat as tf
+from lingvo import model_registry
+from lm_tasks.lingvo_params import python_docs
+
+tf.flags.DEFINE_integer('my_layers', 4, 'Number of layers.')
+
+
+@model_registry.RegisterSingleTaskModel
+class Flagged(python_docs.TransformerLmTiny):
+
+  def __init__(self):
+    super().__init__()
+    self.NUM_LAYERS = tf.flags.FLAGS.my_layers
+"""
+
+
+def test_flags_of_a_lingvo_module_of_the_user(tmp_path):
+  (tmp_path / 'my_lm.py').write_text(FLAGGED)
+  command = ['--check', '--exp=my_lm.Flagged', '--import_modules=my_lm']
+  path = f'{trainer_runs.ROOT}:{tmp_path}'
+  sizes = []
+  for given in ([], ['--my_layers', '1']):
+    done = trainer_runs.main(*command, *given, PYTHONPATH=path)
+    assert done.returncode == 0, done.stderr
+    [line] = [x for x in done.stdout.splitlines() if 'parameters' in x]
+    sizes.append(int(re.search(r'([\d,]+)', line)[1].replace(',', '')))
+  assert sizes[1] < sizes[0] / 2
+  done = trainer_runs.main(*command, '--my_layer=1', PYTHONPATH=path)
+  trainer_runs.assert_mistake(done, "'my_layer'", 'my_layers', 'my_lm')
 
 
 @pytest.fixture

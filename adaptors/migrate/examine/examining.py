@@ -9,6 +9,7 @@ from typing import Any
 from adaptors.checkpoints import task_metadata
 from adaptors.experiments import lingvo_source
 from adaptors.experiments.lingvo_experiment import LingvoExperiment
+from adaptors.lingvo_registry import differing_classes, mounts
 from adaptors.migrate.examine import (
   advice,
   inputs,
@@ -131,7 +132,7 @@ def _task(name: str, route: Route, traces: bool) -> Task:
     status=status,
     problem=problem,
     issues=route.issues,
-    notes=route.translated.notes if route.translated else (),
+    notes=tuple(_notes(route)),
     advice=advice.of(params, route.issues, layers) if route.issues else (),
     sketch=advice.sketch(params) if route.issues else '',
     layers=layers,
@@ -142,6 +143,15 @@ def _task(name: str, route: Route, traces: bool) -> Task:
     checkpoints=_checkpoints(route),
     trace=traced,
   )
+
+
+def _notes(route: Route) -> Iterator[str]:
+  """Yields remarks on a task."""
+  differing = differing_classes.described(route.params, mounts.checkout())
+  if differing:
+    yield differing
+  if route.translated:
+    yield from route.translated.notes
 
 
 def _layers(route: Route, variables: Any) -> Layer | None:

@@ -11,6 +11,7 @@ from adaptors.bridge.functional.functional_task import FunctionalTask
 from adaptors.bridge.lingvo_task import LingvoTask
 from adaptors.experiments.lingvo_experiment import LingvoExperiment
 from adaptors.migrate.findings import Status
+from adaptors.stand_ins import renames
 from adaptors.translate.tasks.single import TranslatedTask
 from adaptors.translate.view import Issue
 from pax_compat import errors
@@ -81,4 +82,4 @@ def describe_error(error: Exception) -> str:
   if isinstance(error, errors.UserError):
     return f'{error} (at {place})' if place else str(error)
   place = place or errors.location_of(error)
-  return f'{type(error).__name__}: {error} ({place})'
+  return f'{type(error).__name__}: {error} ({place}){renames.of_error(error)}'

@@ -21,6 +21,7 @@ def main(argv: list[str]) -> None:
   name, steps = request['name'], request['steps']
   options = experiment_sources.SourceOptions(
     import_modules=tuple(request['import_modules']),
+    module_flags=tuple(request['module_flags']),
     own=(LingvoOptions(**request['own']),),
   )
   result = {'problem': '', 'metrics': {}}

@@ -31,6 +31,7 @@ def run(
     'name': name,
     'steps': steps,
     'import_modules': options.import_modules,
+    'module_flags': options.module_flags,
     'own': dataclasses.asdict(options.of(LingvoOptions)),
   }
   with tempfile.TemporaryDirectory() as folder:

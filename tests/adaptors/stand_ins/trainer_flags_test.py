@@ -18,12 +18,16 @@ tf.flags.DEFINE_string('stand_in_own', 'theirs', 'Exists.')
 """
 
 
-def test_flags_are_defined_from_source(tmp_path):
+def test_flags_are_defined_from_source(tmp_path, caplog):
   flags.DEFINE_string('stand_in_own', 'ours', 'A flag of this test.')
   (tmp_path / 'trainer.py').write_text(_PROGRAM)
+  (tmp_path / 'python_2.py').write_text('print "x"  # DEFINE_bool')
+  (tmp_path / 'damaged.py').write_bytes(b'DEFINE_bool\0\xff')
   (tmp_path / 'trainer_test.py').write_text("DEFINE_bool('stand_in_no', 0, '')")
   for _ in range(2):
     trainer_flags.define(tmp_path)
+  for name in ('python_2.py', 'damaged.py'):
+    assert f'{name} are not defined' in caplog.text
   values = flags.FLAGS
   found = [values[f'stand_in_{n}'].value for n in ('text', 'list', 'enum')]
   assert found == ['a', ['a', 'b'], 'x']

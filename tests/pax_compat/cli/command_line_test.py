@@ -4,6 +4,7 @@ import logging
 import sys
 
 import pytest
+from absl import flags
 
 from pax_compat.cli import command_line
 
@@ -25,3 +26,35 @@ def test_verbose_libraries_are_hidden_in_any_folder(
   assert not _shown(orbax, logging.ERROR)
   assert _shown(str(tmp_path / folder / 'my_team/jax/cache.py'))
   assert _shown(str(tmp_path / 'elsewhere/jax/_src/cache.py'))
+
+
+@pytest.fixture(name='parse')
+def _parse(monkeypatch):
+  """Returns a function that parses, with the flags of a small program."""
+  values = flags.FlagValues()
+  flags.DEFINE_list('import_modules', [], '', flag_values=values)
+  flags.DEFINE_multi_string('attr', [], '', flag_values=values)
+  flags.DEFINE_bool('list', False, '', flag_values=values)
+  monkeypatch.setattr(flags, 'FLAGS', values)
+
+  def parse(text):
+    rest = command_line._parsed(['program', *text.split()])
+    return rest[1:], command_line.module_flags(), values
+
+  return parse
+
+
+def test_flags_of_modules_are_kept_until_these_are_imported(parse):
+  rest, kept, values = parse(
+    '--attr=a=1 --mine=x --list lm.* --import_modules=my --other 3 --attr=b=2'
+  )
+  assert kept == ('--mine=x', '--other', '3')
+  assert rest == ['lm.*']
+  assert values.attr == ['a=1', 'b=2']
+  assert values.import_modules == ['my'] and values.list
+  assert parse('--import_modules=my lm.*')[:2] == (['lm.*'], ())
+
+
+def test_without_modules_an_unknown_flag_is_an_error(parse):
+  with pytest.raises(flags.UnrecognizedFlagError, match="'mine'"):
+    parse('--attr=a --mine=x')

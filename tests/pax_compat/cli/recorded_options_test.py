@@ -16,6 +16,7 @@ def _recorded():
     options=experiment_sources.SourceOptions(
       import_modules=('my.params',),
       attributes=('NUM_LAYERS=1',),
+      module_flags=('--my_path', '/data'),
       own=(LingvoOptions(translation='bridge', allow_missing=('a', 'b')),),
     ),
     settings=('task.train.num_train_steps=7',),
