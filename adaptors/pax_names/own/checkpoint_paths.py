@@ -36,7 +36,7 @@ _NAME = re.compile(rf'(?:{CHECKPOINT_PREFIX})?(\d+)')
 
 
 @enum.unique
-class CheckpointType(str, enum.Enum):
+class CheckpointType(enum.StrEnum):
   """The layout of a checkpoint."""
 
   UNSPECIFIED = 'unspecified'

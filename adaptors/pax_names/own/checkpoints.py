@@ -251,8 +251,8 @@ def restore_checkpoint(
   del state_unpadded_shape_dtype_struct, tensorstore_use_ocdbt
   if not isinstance(state_global_shapes, TrainState):
     raise ValueError(
-      f'restore_checkpoint: got a {type(state_global_shapes).__name__}; expected'
-      ' a TrainState, such as the first of the two values of'
+      f'restore_checkpoint: got a {type(state_global_shapes).__name__};'
+      ' expected a TrainState, such as the first of the two values of'
       ' trainer_lib.initialize_model_state'
     )
   if restore_transformations is not None:

@@ -88,7 +88,9 @@ def create_state_partition_specs(
 
 def _shape(meta: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:
   shape = (*(meta.repeat_prefix or ()), *meta.shape)
-  return jax.ShapeDtypeStruct(shape, meta.dtype, sharding=sharding)
+  return jax.ShapeDtypeStruct(
+    shape, meta.dtype or jnp.float32, sharding=sharding
+  )
 
 
 def _one(found: Sequence[learners.Learner] | None) -> learners.Learner:
