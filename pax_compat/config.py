@@ -58,6 +58,7 @@ from pax_compat.config_core.fiddle_state import (
   parameters,
   set_fields,
   takes_any_name,
+  unset_to,
 )
 
 _T = TypeVar('_T')
@@ -259,7 +260,9 @@ class Config(fdl.Config[_T]):
         raise InvalidConfigError(
           f"Can't copy from missing required value {class_name(source)}.{name}"
         )
-      setattr(self, name, values[name])
+      # A parent may still set what was never set.
+      if is_set(source, name) or not unset_to(self, name, values[name]):
+        setattr(self, name, values[name])
 
   @property
   def mesh_shape(self) -> Any:

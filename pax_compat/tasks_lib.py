@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from pax_compat import base_metrics, errors
+from pax_compat import base_metrics, errors, learners
 from pax_compat import config as config_lib
 from pax_compat.config import REQUIRED, Config, instance_field
 from pax_compat.tasks import loading_rules
@@ -110,7 +110,10 @@ class SingleTask(Settings):
   @functools.cached_property
   def learners(self) -> tuple[Any, ...]:
     """The learner of `train`, as Pax names it."""
-    return (self.train.learner.Instantiate(),)
+    learner = self.train.learner
+    if isinstance(learner, learners.Learner):
+      return (learner,)
+    return (learner.Instantiate(),)
 
   def _check_loss(self):
     learner = self.train.learner
@@ -135,8 +138,13 @@ class SingleTask(Settings):
     """Returns the aggregator that computes the loss from metrics."""
     if self.loss_aggregator is not None:
       return self.loss_aggregator.Instantiate()
-    name = config_lib.field_values(self.train.learner)['loss_name'] or 'loss'
-    return base_metrics.LossAggregator(loss_key=name)
+    learner = self.train.learner
+    name = (
+      config_lib.field_values(learner)['loss_name']
+      if isinstance(learner, Config)
+      else learner.loss_name
+    )
+    return base_metrics.LossAggregator(loss_key=name or 'loss')
 
   def create_metrics(self) -> base_metrics.BaseMetrics:
     """Returns the aggregator of metrics over batches."""

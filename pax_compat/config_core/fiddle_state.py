@@ -66,6 +66,16 @@ def is_set(config: fdl.Buildable, field: str) -> bool:
   return field in config.__arguments__
 
 
+def unset_to(config: fdl.Buildable, field: str, value: Any) -> bool:
+  """Unsets a field if its default is a value; returns whether it is."""
+  default = parameters(config)[field].default
+  if type(default) is not type(value) or default != value:
+    return False
+  if is_set(config, field):
+    delattr(config, field)
+  return True
+
+
 # Kinds of the parameters `*args` and `**kwargs`.
 _ANY_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

@@ -6,6 +6,7 @@ Gradients are measured, clipped and regularized, and given to the optimizer;
 """
 
 import copy
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -110,7 +111,9 @@ class Learner(LearnerSettings):
       self._primary.check_knows_updates('ema_decay')
     tracker = self.grad_norm_tracker
     self._norm_tracker = tracker and tracker.Instantiate()
-    self._schedules = evaluated.schedules_within(*self._optimizer_configs)
+    self._schedules = evaluated.schedules_within(
+      *map(_config_of, self._optimizer_configs)
+    )
     self._source: jax.Array | None = None
 
   @property
@@ -474,14 +477,16 @@ class Learner(LearnerSettings):
       for group, loss in names.items()
     }
 
-  def _built(self, optimizer: Config) -> optimizers.BaseOptimizer:
-    """Returns an optimizer; checks its learning rate."""
-    if not isinstance(optimizer, Config):
+  def _built(self, optimizer: Any) -> optimizers.BaseOptimizer:
+    """Returns an optimizer or that of a config; checks its learning rate."""
+    built = optimizer
+    if isinstance(optimizer, Config):
+      built = optimizer.Instantiate()
+    elif not isinstance(optimizer, optimizers.BaseOptimizer):
       raise errors.UserError(
         f'{self._where("optimizer")} is {optimizer!r}; expected the config of'
         ' an optimizer, such as optimizers.Adam.config(learning_rate=1e-3)'
       )
-    built = optimizer.Instantiate()
     if not self.regularize_before_clipping:
       built.check_one_regularizer()
     built.learning_rate_fn()
@@ -556,3 +561,13 @@ class Learner(LearnerSettings):
         f'{self._where(BY_SOURCE)} is given; expected a step of `of(batch)`'
       )
     return data_sources.factors(self._source, self._by_source, paths)
+
+
+def _config_of(optimizer: Any) -> Config:
+  """Returns a config with the fields of an optimizer that is built."""
+  if isinstance(optimizer, Config):
+    return optimizer
+  fields = {
+    f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)
+  }
+  return Config(type(optimizer), **fields)

@@ -29,9 +29,10 @@ class LearnerSettings(config_lib.Configurable):
 
   Attributes:
     name: name of the learner in messages.
-    optimizer: the optimizer, with its learning rate, regularization, clipping
-      and moving average. Clipping acts on the gradients of each batch, also
-      where an optimizer accumulates those of several.
+    optimizer: the optimizer, or its config, with its learning rate,
+      regularization, clipping and moving average. Clipping acts on the
+      gradients of each batch, also where an optimizer accumulates those of
+      several.
     loss_name: which of the model's metrics is the loss; None leaves it to the
       task, which takes `loss`.
     stochastic_gradient: how gradients are computed: one of `learners.sgf`, such

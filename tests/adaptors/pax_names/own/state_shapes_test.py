@@ -1,0 +1,57 @@
+"""Tests of a state's shapes and shardings from metadata."""
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec
+
+from adaptors.pax_names.own import state_shapes
+from pax_compat import base_layer, errors, learners, optimizers
+
+_METAS = {
+  'params': {
+    'w': base_layer.WeightHParams(
+      [4, 6], tensor_split_dims_mapping=['x', None]
+    ),
+    'b': base_layer.WeightHParams([6], repeat_prefix=[2]),
+  }
+}
+
+
+def _learner():
+  # As a script makes it: with an optimizer that is built.
+  return learners.Learner(
+    loss_name='loss', optimizer=optimizers.Adam(learning_rate=0.1)
+  )
+
+
+def test_shapes():
+  for shapes in (
+    state_shapes.create_state_unpadded_shapes(_METAS, False, [_learner()]),
+    state_shapes.create_state_padded_shapes(
+      _METAS, [2], ['x'], False, [_learner()]
+    ),
+  ):
+    assert shapes.mdl_vars['params']['b'].shape == (2, 6)
+    assert shapes.step.shape == ()
+    of_learner = {x.shape for x in jax.tree.leaves(shapes.opt_states)}
+    assert of_learner == {(), (4, 6), (2, 6)}
+
+
+def test_specs():
+  specs = state_shapes.create_state_partition_specs(
+    _METAS, [2], ['x'], discard_opt_states=False, learners=[_learner()]
+  )
+  assert specs.mdl_vars['params']['w'] == PartitionSpec('x', None)
+  leaves = jax.tree.leaves(
+    specs.opt_states, is_leaf=lambda x: isinstance(x, PartitionSpec)
+  )
+  assert PartitionSpec('x', None) in leaves
+  without = state_shapes.create_state_partition_specs(
+    _METAS, [2], ['x'], discard_opt_states=True, learners=None
+  )
+  assert not without.opt_states
+
+
+def test_a_state_with_that_of_a_learner_needs_one():
+  with pytest.raises(errors.UserError, match='discard_opt_states=True'):
+    state_shapes.create_state_unpadded_shapes(_METAS, False, None)
