@@ -26,8 +26,9 @@ class UserError(Exception):
 def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
   """Returns at most `count` known names that are similar to `name`.
 
-  Similar are those with a small difference, and those that contain `name` or
-  are contained in it, such as the name without its package.
+  Similar are those with a small difference, those that contain `name` or are
+  contained in it, such as the name without its package, and those that begin
+  much like it.
 
   Args:
     name: the name that the user gave.
@@ -48,12 +49,19 @@ def _near_names(name: str, known: frozenset[str], count: int) -> Sequence[str]:
     originals.setdefault(other.lower(), []).append(other)
   name = name.lower()
   near = difflib.get_close_matches(name, originals, count)
-  for other in originals:
-    shorter, longer = sorted((name, other), key=len)
-    if shorter in longer and len(shorter) >= _LEAST_CONTAINED:
-      near.append(other)
+  near += [other for other in originals if _contains(other, name)]
+  beginnings = {other: other[: len(name)] for other in originals}
+  begins = difflib.get_close_matches(name, {*beginnings.values()}, count, 0.8)
+  if len(name) >= _LEAST_CONTAINED:
+    near += [o for b in begins for o in originals if beginnings[o] == b]
   near = dict.fromkeys(near)
   return [other for lower in near for other in originals[lower]][:count]
+
+
+def _contains(one: str, other: str) -> bool:
+  """Whether one of two names contains the other, unless that is too short."""
+  shorter, longer = sorted((one, other), key=len)
+  return shorter in longer and len(shorter) >= _LEAST_CONTAINED
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:

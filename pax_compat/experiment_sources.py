@@ -189,10 +189,10 @@ def find(name: str, options: SourceOptions) -> base_experiment.BaseExperiment:
     if hasattr(source, 'hint'):
       hints.append(source.hint(name, options))
   hint = '; '.join(filter(None, hints))
-  raise errors.UserError(
-    f'no experiment is called {name!r}'
-    + (f'; {hint}' if hint else errors.did_you_mean(name, known))
-  )
+  hint = f'; {hint}' if hint else errors.did_you_mean(name, known)
+  if known and not hint:
+    hint = f'; --list prints the names of all {len(known)}'
+  raise errors.UserError(f'no experiment is called {name!r}{hint}')
 
 
 def _sub_experiment(

@@ -30,6 +30,7 @@ def test_names_that_differ_in_case_are_all_near_the_same_one_nearest():
     ('num', ['num_layers']),
     ('lm.num_layers', ['num_layers']),
     ('words', ['lm.words.WordLm']),
+    ('lm.wrods', ['lm.words.WordLm']),  # Begins alike.
     ('', []),
     ('lm', []),  # Of two letters: too little, although it is contained.
   ],

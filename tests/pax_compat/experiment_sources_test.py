@@ -118,6 +118,16 @@ def test_an_unknown_name_is_an_error_with_the_nearest_of_all_sources(install):
     experiment_sources.find('lm.WordLevl', OPTIONS)
 
 
+def test_an_unknown_name_that_resembles_none_is_an_error_with_the_command(
+  install,
+):
+  install(a=FakeSource('a', 'lm.WordLevelSmall', 'zzz'))
+  with pytest.raises(
+    errors.UserError, match="called 'fish'; --list prints the names of all 2$"
+  ):
+    experiment_sources.find('fish', OPTIONS)
+
+
 def test_without_sources_there_is_no_suggestion(install):
   install()
   with pytest.raises(errors.UserError, match="called 'x'$"):

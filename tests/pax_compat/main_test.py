@@ -110,16 +110,14 @@ def test_unknown_experiment_imports_nothing_slow(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_unknown_experiment_has_three_near_names(tmp_path):
+def test_unknown_experiment_has_the_near_names(tmp_path):
   done = trainer_runs.main(
     f'--exp={MODULE}.Contin',
     f'--job_log_dir={tmp_path / "run"}',
     f'--import_modules={MODULE}',
   )
-  near = f'{MODULE}.Counting, {MODULE}.CountingTwice, '
+  near = f'{MODULE}.Counting, {MODULE}.CountingTwice?'
   trainer_runs.assert_mistake(done, f"'{MODULE}.Contin'; did you mean: {near}")
-  [line] = [s for s in done.stderr.splitlines() if 'did you mean' in s]
-  assert line.partition('did you mean')[2].count(', ') == 2
   assert not list(tmp_path.iterdir())
 
 
@@ -145,8 +143,8 @@ INVALID_FLAGS = {
     ['--mode=tf_data_service_worker'],
   ),
   'no module': (
-    ['--exp=x.Y', '--job_log_dir=x', '--import_modules=nunpy.such'],
-    ['module nunpy.such not found: nunpy is missing; did you mean: numpy'],
+    ['--exp=x.Y', '--job_log_dir=x', '--import_modules=numpi.such'],
+    ['module numpi.such not found: numpi is missing; did you mean: numpy'],
   ),
   'no checkout': (
     ['--exp=x.Y', '--job_log_dir=x', '--lingvo_source=/no/such'],
