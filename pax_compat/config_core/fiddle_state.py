@@ -4,15 +4,21 @@ Fiddle keeps the state of a config in dunder attributes. Only these functions
 and `Config` itself use them.
 """
 
+import collections
+import copy
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import fiddle as fdl
+
+_Buildable = TypeVar('_Buildable', bound=fdl.Buildable)
 
 # Fields that flax.linen adds to every module. They are not hyperparameters, but
 # may be set.
 HIDDEN_FIELDS = ('parent',)
+# Types of values that hold no configs, and that copies share.
+ATOMIC = frozenset({bool, int, float, str, type, type(None)})
 
 
 def class_name(config: fdl.Buildable) -> str:
@@ -89,3 +95,24 @@ def takes_any_name(config: fdl.Buildable) -> bool:
 def parameters(config: fdl.Buildable) -> Mapping[str, inspect.Parameter]:
   """Returns the parameters of the class or function of a config, by name."""
   return config.__signature_info__.parameters
+
+
+def deep_copy(config: _Buildable, memo: dict[int, Any]) -> _Buildable:
+  """Returns a deep copy of a config, for its `__deepcopy__`.
+
+  Fiddle's takes four times as long: it copies each entry of the history.
+  """
+  result = object.__new__(type(config))
+  history, tags = config.__argument_history__, config.__argument_tags__
+  vars(result).update(
+    vars(config),
+    __arguments__={
+      k: v if type(v) in ATOMIC else copy.deepcopy(v, memo)
+      for k, v in config.__arguments__.items()
+    },
+    __argument_history__=type(history)({k: [*v] for k, v in history.items()}),
+    __argument_tags__=collections.defaultdict(
+      set, {k: {*v} for k, v in tags.items()}
+    ),
+  )
+  return result

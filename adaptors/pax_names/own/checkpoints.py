@@ -260,17 +260,7 @@ def restore_checkpoint(
       'restore_checkpoint: restore_transformations is not supported; expected'
       ' None, or init_from_checkpoint_rules of a task'
     )
-  folder = job_dir.answering_path(checkpoint_dir)
-  found = checkpoint_paths.by_step(folder)
-  if not found:
-    raise ValueError(f'{folder} has no checkpoint, or does not exist')
-  chosen = max(found) if step is None else step
-  if chosen not in found:
-    raise ValueError(
-      f'{folder} has no checkpoint of step {chosen}, but of'
-      f' {", ".join(map(str, found))}'
-    )
-  source = pax_source.PaxSource(found[chosen], chosen)
+  source = _source(checkpoint_dir, step)
   leaves, structure = jax.tree.flatten(state_global_shapes)
   names = pax_trees.leaf_names(str(structure))
   arrays = _arrays_of(names, source)
@@ -290,6 +280,23 @@ def restore_checkpoint(
   }
   sources.check_fits(source, requests, 'expected a state of these shapes')
   return structure.unflatten(_read(source, requests))
+
+
+def _source(
+  checkpoint_dir: str | os.PathLike, step: int | None
+) -> pax_source.PaxSource:
+  """Returns the checkpoint of a step, or the newest one."""
+  folder = job_dir.answering_path(checkpoint_dir)
+  found = checkpoint_paths.by_step(folder)
+  if not found:
+    raise ValueError(f'{folder} has no checkpoint, or does not exist')
+  chosen = max(found) if step is None else step
+  if chosen not in found:
+    raise ValueError(
+      f'{folder} has no checkpoint of step {chosen}, but of'
+      f' {", ".join(map(str, found))}'
+    )
+  return pax_source.PaxSource(found[chosen], chosen)
 
 
 def _arrays_of(names: list[str], source: pax_source.PaxSource) -> list[str]:
