@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 # Letters of a name that is similar to those that contain it.
 _LEAST_CONTAINED = 3
+# So many names are all named, if none is similar.
+_FEW = 10
 
 
 class UserError(Exception):
@@ -65,9 +67,18 @@ def _contains(one: str, other: str) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
-  """Returns `; did you mean: a, b, c?`; an empty string if none is similar."""
-  near = near_names(name, known, count)
-  return f'; did you mean: {", ".join(near)}?' if near else ''
+  """Returns `; did you mean: a, b, c?`.
+
+  If no name is similar, a few known ones are all named: `; expected one of: a,
+  b`; for many, or none, the string is empty.
+  """
+  known = sorted({*known})
+  if near := near_names(name, known, count):
+    return f'; did you mean: {", ".join(near)}?'
+  if not known or len(known) > _FEW:
+    return ''
+  one_of = 'one of: ' if len(known) > 1 else ''
+  return f'; expected {one_of}{", ".join(known)}'
 
 
 def missing_module(name: str, error: Exception) -> str | None:

@@ -121,9 +121,9 @@ def test_an_unknown_name_is_an_error_with_the_nearest_of_all_sources(install):
 def test_an_unknown_name_that_resembles_none_is_an_error_with_the_command(
   install,
 ):
-  install(a=FakeSource('a', 'lm.WordLevelSmall', 'zzz'))
+  install(a=FakeSource('a', *(f'lm.Level{i}' for i in range(11))))
   with pytest.raises(
-    errors.UserError, match="called 'fish'; --list prints the names of all 2$"
+    errors.UserError, match="called 'fish'; --list prints the names of all 11$"
   ):
     experiment_sources.find('fish', OPTIONS)
 
