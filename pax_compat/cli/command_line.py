@@ -184,7 +184,8 @@ def _parsed(argv: list[str]) -> list[str]:
   except flags.UnrecognizedFlagError:
     given = flags.FLAGS
     for name in given:
-      given[name].unparse()  # The next parser would repeat values of lists.
+      if given[name].present:  # Parsing again would repeat values of lists.
+        given[name].unparse()
     program, *others = given(argv, known_only=True)
     if IMPORT_MODULES not in given or not given[IMPORT_MODULES].value:
       raise

@@ -124,7 +124,10 @@ def test_a_typo_in_a_method_of_the_class_is_reported_with_its_location(method):
     return params.Set(bucket_uper_bound=[3])
 
   setattr(type(model_params), method, typo)
-  wrong = rf'Model.{method}\(\) fails: .*uper_bound \(did you mean: .*py:'
+  wrong = (
+    rf"Model.{method}\(\) fails: .*no field 'bucket_uper_bound'; did you mean:"
+    r' bucket_upper_bound, .*py:'
+  )
   with pytest.raises(errors.UserError, match=wrong):
     experiment = _experiment(model_params)
     experiment.task()

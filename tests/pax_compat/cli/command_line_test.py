@@ -35,6 +35,8 @@ def _parse(monkeypatch):
   flags.DEFINE_list('import_modules', [], '', flag_values=values)
   flags.DEFINE_multi_string('attr', [], '', flag_values=values)
   flags.DEFINE_bool('list', False, '', flag_values=values)
+  flags.DEFINE_integer('level', 0, '', flag_values=values)
+  values['level'].value = 1  # As logging does before flags are parsed.
   monkeypatch.setattr(flags, 'FLAGS', values)
 
   def parse(text):
@@ -52,6 +54,7 @@ def test_flags_of_modules_are_kept_until_these_are_imported(parse):
   assert rest == ['lm.*']
   assert values.attr == ['a=1', 'b=2']
   assert values.import_modules == ['my'] and values.list
+  assert values.level == 1
   assert parse('--import_modules=my lm.*')[:2] == (['lm.*'], ())
 
 
