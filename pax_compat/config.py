@@ -13,8 +13,7 @@ A configurable class is a dataclass whose fields are its hyperparameters:
     4
     >>> Dense.config(dim=4)
     Traceback (most recent call last):
-    pax_compat.errors.UserError: Dense has no field 'dim'; did you mean: dims, \
-use_bias?
+    pax_compat.errors.UserError: Dense has no field 'dim'; did you mean: dims?
     >>> Dense.config().Instantiate()
     Traceback (most recent call last):
     pax_compat.config.RequiredError: Dense.dims is required
@@ -128,7 +127,7 @@ class UnknownFieldError(errors.UserError, AttributeError):
 
 
 class InvalidConfigError(errors.UserError, ValueError):
-  """What cannot be configured as asked, a `ValueError` in Pax."""
+  """A configuration that is not possible, a `ValueError` in Pax."""
 
 
 class Config(fdl.Config[_T]):

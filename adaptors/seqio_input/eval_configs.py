@@ -79,8 +79,13 @@ def get_eval_hparams_for_seqio(
     UserError: the task or mixture does not exist, the length of targets is
       missing, or the type is not a `MetricType`.
   """
+  # Scores are of the targets only. Decoding uses no weights, but a task may
+  # have metrics of both types.
+  language_model = converters.LanguageModelFeatures.config(
+    weights_on_targets_only=True
+  )
   common = input_adaptor.SeqIOInput.config(
-    feature_converter=feature_converter or _language_model(),
+    feature_converter=feature_converter or language_model,
     reset_for_eval=reset_for_eval,
     shuffle=shuffle,
     batch_size=batch_size,
@@ -136,12 +141,6 @@ def _provider(task: Any) -> dict[str, Any]:
   if task.name in registry.names() and registry.get(task.name) is task:
     return {'mixture_name': task.name}
   return {'mixture_or_task': task}
-
-
-def _language_model() -> config_lib.Config:
-  # Scores are of the targets only. Decoding uses no weights, but a task may
-  # have metrics of both types.
-  return converters.LanguageModelFeatures.config(weights_on_targets_only=True)
 
 
 def _lengths(

@@ -15,7 +15,7 @@ override. `--attr=NAME=value` does the same without a class:
 Traceback (most recent call last):
 ...
 pax_compat.errors.UserError: --attr=MODEL_DIM=64: Words has no class attribute \
-'MODEL_DIM'; did you mean: MODEL_DIMS, ICI_MESH_SHAPE?
+'MODEL_DIM'; did you mean: MODEL_DIMS?
 """
 
 import inspect

@@ -110,16 +110,16 @@ def test_unknown_experiment_imports_nothing_slow(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_unknown_experiment_has_three_near_names(tmp_path):
+def test_unknown_experiment_has_similar_names_only(tmp_path):
   done = trainer_runs.main(
     f'--exp={MODULE}.Contin',
     f'--job_log_dir={tmp_path / "run"}',
     f'--import_modules={MODULE}',
   )
-  near = f'{MODULE}.Counting, {MODULE}.CountingTwice, '
+  near = f'{MODULE}.Counting, {MODULE}.CountingTwice?'
   trainer_runs.assert_mistake(done, f"'{MODULE}.Contin'; did you mean: {near}")
   [line] = [s for s in done.stderr.splitlines() if 'did you mean' in s]
-  assert line.partition('did you mean')[2].count(', ') == 2
+  assert line.partition('did you mean')[2].count(', ') == 1
   assert not list(tmp_path.iterdir())
 
 
