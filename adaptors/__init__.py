@@ -1,1 +1,1 @@
-"""Everything that knows Lingvo, TensorFlow or SeqIO."""
+"""Everything that uses Lingvo, TensorFlow or SeqIO."""

@@ -417,7 +417,7 @@ class BaseLayer(
     """Returns the weight `name` of this layer as it is stored.
 
     Raises:
-      UserError: the layer has no such weight.
+      UserError: the weight is unknown.
     """
     for collection in (PARAMS, NON_TRAINABLE):
       if self.has_variable(collection, name):
@@ -434,7 +434,7 @@ class BaseLayer(
     """Returns the weight `name` of this layer in the computation's dtype.
 
     Raises:
-      UserError: the layer has no such weight.
+      UserError: the weight is unknown.
     """
     value = self.get_var(name)
     if not jnp.issubdtype(value.dtype, jnp.floating):
@@ -451,7 +451,7 @@ class BaseLayer(
     mutable, the weight keeps its value.
 
     Raises:
-      UserError: the layer has no such non-trainable weight.
+      UserError: the non-trainable weight is unknown.
     """
     if not self.has_variable(NON_TRAINABLE, name):
       raise errors.UserError(
@@ -492,7 +492,7 @@ class BaseLayer(
 
     Raises:
       RequiredError: a required field of the child is not set.
-      UserError: `params` is not a template, has no such field, or is used twice
+      UserError: `params` is not a template, lacks the field, or is used twice
         with different fields.
     """
     del skip_clone
@@ -558,7 +558,8 @@ class BaseLayer(
       return
     summary = summary_of(tensor, summary_type, verbosity)
     key = key_of(name, summary_type)
-    self.sow(SUMMARIES, key, summary, init_fn=lambda: None, reduce_fn=_newer)
+    newest = dict(init_fn=lambda: None, reduce_fn=lambda _, new: new)
+    self.sow(SUMMARIES, key, summary, **newest)
 
   def add_aux_loss(
     self, name: str, value: jax.Array, weight: jax.Array | None = None
@@ -577,11 +578,6 @@ class BaseLayer(
   def next_prng_key(self, name: str = RANDOM) -> jax.Array:
     """Returns a fresh key of a PRNG stream."""
     return self.make_rng(name)
-
-
-def _newer(old, new):
-  del old
-  return new
 
 
 BaseLayerApi = BaseLayer

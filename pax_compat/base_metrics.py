@@ -244,7 +244,7 @@ class LossAggregator(config_lib.Configurable):
       weight; None for a sum of losses, whose weights may differ.
 
     Raises:
-      UserError: the model has no such metric.
+      UserError: the metric is not one of the model's.
     """
     loss, weight = self._loss_of(self.loss_key, batch_metrics)
     return loss, loss, weight
@@ -286,10 +286,7 @@ class MultiLossAggregator(LossAggregator):
 
   def __post_init__(self):
     if self.loss_key is not None:
-      raise errors.UserError(
-        f'MultiLossAggregator.loss_key is {self.loss_key!r}; expected loss_keys'
-        ' instead'
-      )
+      raise errors.wrong_field(self, 'loss_key', 'loss_keys instead')
     weights = self.loss_weights
     if weights is None:
       weights = {key: 1.0 for key in self.loss_keys}

@@ -130,7 +130,7 @@ class UnknownFieldError(errors.UserError, AttributeError):
 
 
 class InvalidConfigError(errors.UserError, ValueError):
-  """What cannot be configured as asked, a `ValueError` in Pax."""
+  """A configuration that is not possible, a `ValueError` in Pax."""
 
 
 class Config(fdl.Config[_T]):

@@ -80,32 +80,24 @@ class DecoderHParams(config_lib.Configurable):
     if steps is not None and (
       not _are_integers(steps) or min(_several(steps)) < 1
     ):
-      raise errors.UserError(
-        f'{type(self).__name__}.max_decode_steps is {steps!r}; expected an'
-        ' integer of at least 1, several, or None'
+      raise errors.wrong_field(
+        self, 'max_decode_steps', 'an integer of at least 1, several, or None'
       )
     ids = self.eos_id
     if not _are_integers(ids):
-      raise errors.UserError(
-        f'{type(self).__name__}.eos_id is {ids!r}; expected a token id (an'
-        ' integer), or several'
+      raise errors.wrong_field(
+        self, 'eos_id', 'a token id (an integer), or several'
       )
 
   def _check_integer(self, name: str, least: int):
     value = getattr(self, name)
     if not isinstance(value, Integral) or value < least:
-      raise errors.UserError(
-        f'{type(self).__name__}.{name} is {value!r}; expected an integer of at'
-        f' least {least}'
-      )
+      raise errors.wrong_field(self, name, f'an integer of at least {least}')
 
   def _check_number(self, name: str, least: float, most: float):
     value = getattr(self, name)
     if not isinstance(value, Real) or not least <= value <= most:
-      raise errors.UserError(
-        f'{type(self).__name__}.{name} is {value!r}; expected a number from'
-        f' {least} to {most}'
-      )
+      raise errors.wrong_field(self, name, f'a number from {least} to {most}')
 
   def clone(self) -> Self:
     """Returns a copy."""

@@ -6,14 +6,16 @@ import functools
 import importlib.util
 import pathlib
 import pkgutil
+import re
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-# Letters of a name that is similar to those that contain it.
+# Letters of a name of which those that contain it are similar, at least.
 _LEAST_CONTAINED = 3
-# So many names are all named, if none is similar.
-_FEW = 10
+# How similar the beginning or the end of a name is, at least.
+_PART_CUTOFF = 0.75
 
 
 class UserError(Exception):
@@ -28,9 +30,8 @@ class UserError(Exception):
 def near_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
   """Returns at most `count` known names that are similar to `name`.
 
-  Similar are those with a small difference, those that contain `name` or are
-  contained in it, such as the name without its package, and those that begin
-  much like it.
+  Similar are those with few differences; those that begin or end almost as
+  `name`; and those that contain it or are contained in it.
 
   Args:
     name: the name that the user gave.
@@ -51,34 +52,80 @@ def _near_names(name: str, known: frozenset[str], count: int) -> Sequence[str]:
     originals.setdefault(other.lower(), []).append(other)
   name = name.lower()
   near = difflib.get_close_matches(name, originals, count)
-  near += [other for other in originals if _contains(other, name)]
-  beginnings = {other: other[: len(name)] for other in originals}
-  begins = difflib.get_close_matches(name, {*beginnings.values()}, count, 0.8)
-  if len(name) >= _LEAST_CONTAINED:
-    near += [o for b in begins for o in originals if beginnings[o] == b]
+  size = len(name)
+  if size >= _LEAST_CONTAINED:
+    for part in (slice(size), slice(-size, None)):
+      by_part = {other[part]: other for other in reversed(originals)}
+      similar = difflib.get_close_matches(name, by_part, count, _PART_CUTOFF)
+      near += [by_part[found] for found in similar]
+  for other in originals:
+    shorter, longer = sorted((name, other), key=len)
+    if shorter in longer and len(shorter) >= _LEAST_CONTAINED:
+      near.append(other)
   near = dict.fromkeys(near)
   return [other for lower in near for other in originals[lower]][:count]
 
 
-def _contains(one: str, other: str) -> bool:
-  """Whether one of two names contains the other, unless that is too short."""
-  shorter, longer = sorted((one, other), key=len)
-  return shorter in longer and len(shorter) >= _LEAST_CONTAINED
-
-
 def did_you_mean(name: str, known: Iterable[str], count: int = 3) -> str:
-  """Returns `; did you mean: a, b, c?`.
+  """Returns `; did you mean: a, b, c?`; an empty string if none is similar."""
+  near = near_names(name, known, count)
+  return f'; did you mean: {", ".join(near)}?' if near else ''
 
-  If no name is similar, a few known ones are all named: `; expected one of: a,
-  b`; for many, or none, the string is empty.
+
+def wrong_field(owner: Any, field: str, expected: str) -> UserError:
+  """Returns the error for the value of a field.
+
+  Args:
+    owner: an object of the class that has the field.
+    field: its name.
+    expected: which values are valid.
   """
-  known = sorted({*known})
-  if near := near_names(name, known, count):
-    return f'; did you mean: {", ".join(near)}?'
-  if not known or len(known) > _FEW:
-    return ''
-  one_of = 'one of: ' if len(known) > 1 else ''
-  return f'; expected {one_of}{", ".join(known)}'
+  return UserError(
+    f'{type(owner).__name__}.{field} is {getattr(owner, field)!r}; expected'
+    f' {expected}'
+  )
+
+
+def check_known(what: str, value: Any, known: Iterable[Any]):
+  """Raises a UserError if a value is not among the known ones."""
+  known = list(known)
+  if value not in known:
+    names = list(map(str, known))
+    raise UserError(
+      f'{what} is {value!r}{did_you_mean(str(value), names)}; expected one of'
+      f' {", ".join(names)}'
+    )
+
+
+def check_choice(owner: Any, field: str, known: Iterable[Any]):
+  """Raises a UserError if the value of a field is not among the known ones."""
+  check_known(f'{type(owner).__name__}.{field}', getattr(owner, field), known)
+
+
+def check_least(owner: Any, least: float, *fields: str):
+  """Raises a UserError for fields that are less than `least`; None may be."""
+  for field in fields:
+    value = getattr(owner, field)
+    if value is not None and value < least:
+      raise wrong_field(owner, field, f'{least} or more')
+
+
+def compiled(pattern: str, where: str) -> re.Pattern:
+  """Returns a compiled regular expression.
+
+  Args:
+    pattern: the expression.
+    where: the field that has it, for messages.
+
+  Raises:
+    UserError: it is not a regular expression.
+  """
+  try:
+    return re.compile(pattern)
+  except (re.error, TypeError) as e:
+    raise UserError(
+      f'{where}: {pattern!r} is not a regular expression: {e}'
+    ) from e
 
 
 def missing_module(name: str, error: Exception) -> str | None:
@@ -126,6 +173,17 @@ def listed(lines: Sequence[str], count: int) -> list[str]:
   return [*lines[:count], *([f'and {more} more'] if more > 0 else ())]
 
 
+def short_list(names: Sequence[Any], count: int = 3) -> str:
+  """Returns the first names, and how many more there are.
+
+  >>> short_list(['a', 'b', 'c', 'd'])
+  'a, b, c and 1 more'
+  """
+  more = len(names) - count
+  shown = ', '.join(map(str, names[:count]))
+  return f'{shown} and {more} more' if more > 0 else shown
+
+
 def location_in_user_code(error: Exception) -> str | None:
   """Returns `file:line` of the innermost traceback frame in user code.
 
@@ -168,13 +226,8 @@ def is_user_code(file: str) -> bool:
   )
 
 
-def location_of(error: Exception, own_file: str | None = None) -> str:
-  """Returns `file:line` of the innermost traceback frame of an error.
-
-  Args:
-    error: the error.
-    own_file: a file whose innermost frame is preferred, if it has one.
-  """
+def location_of(error: Exception) -> str:
+  """Returns `file:line` of the innermost traceback frame of an error."""
   if isinstance(error, SyntaxError) and error.filename:
     return f'{error.filename}:{error.lineno}'
   frames = [
@@ -182,9 +235,7 @@ def location_of(error: Exception, own_file: str | None = None) -> str:
     for frame in traceback.extract_tb(error.__traceback__)
     if not frame.filename.startswith('<')  # Python's own importer
   ]
-  own = [frame for frame in frames if frame.filename == own_file]
-  frame = (own or frames)[-1]
-  return f'{frame.filename}:{frame.lineno}'
+  return f'{frames[-1].filename}:{frames[-1].lineno}'
 
 
 def one_line(error: Exception) -> str:

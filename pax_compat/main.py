@@ -103,7 +103,7 @@ def _list_names(patterns: list[str]):
       f'no experiment matches {" ".join(patterns)}'
       + errors.did_you_mean(patterns[0], known)
       if patterns
-      else 'there are no experiments'
+      else 'no experiment was found'
     )
   width = max(map(len, chosen))
   for name, line in chosen.items():

@@ -13,7 +13,7 @@ from pax_compat.config_core import nested_paths
 
 
 class UnknownKeyError(errors.UserError, AttributeError):
-  """A `NestedMap` has no such key.
+  """The key is not in the `NestedMap`.
 
   For example, a model reads a field that the input's batches do not have.
   """

@@ -86,9 +86,8 @@ class SingleTask(Settings):
   def __post_init__(self):
     super().__post_init__()
     if not isinstance(self.model, Config):
-      raise errors.UserError(
-        f'SingleTask.model is {self.model!r}; expected the config of a model,'
-        ' such as LanguageModel.config()'
+      raise errors.wrong_field(
+        self, 'model', 'the config of a model, such as LanguageModel.config()'
       )
     self._check_loss()
     self.create_infer_writer()
@@ -129,9 +128,8 @@ class SingleTask(Settings):
   def _check_early_stopping_fn(self):
     fn = self.early_stopping_fn
     if fn is not None and not isinstance(fn, Config) and not callable(fn):
-      raise errors.UserError(
-        f'SingleTask.early_stopping_fn is {fn!r}; expected a function, a config'
-        ' of one, or None'
+      raise errors.wrong_field(
+        self, 'early_stopping_fn', 'a function, a config of one, or None'
       )
 
   def create_loss_aggregator(self) -> base_metrics.LossAggregator:

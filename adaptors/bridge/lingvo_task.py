@@ -40,7 +40,7 @@ class LingvoTask:
       params: of the task, with its input.
       xla_device: 'tpu' for static shapes, or 'cpu'; None for the first of them
         for which the task can be built and traced, without a lower precision
-        than its Params ask for.
+        than its Params require.
       build: builds the task by its Params; None to instantiate them.
     """
     self._build = build
@@ -188,4 +188,4 @@ def _describe(error: Exception) -> str:
 
 
 class LowerPrecisionError(Exception):
-  """A task computes in a lower precision than its Params ask for."""
+  """A task computes in a lower precision than its Params require."""

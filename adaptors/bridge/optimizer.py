@@ -39,7 +39,9 @@ class LingvoOptimizer:
     self.params = params.Copy()
     if 'add_summary_in_apply' in self.params:
       self.params.add_summary_in_apply = False
-    self._applied = functools.cache(self._built)
+    self._applied = functools.cache(
+      functools.partial(applying.Applied, self.params)
+    )
 
   def __repr__(self):
     return f'LingvoOptimizer({class_path(self.params.cls)})'
@@ -65,9 +67,6 @@ class LingvoOptimizer:
         for path, w in weights.items()
       )
     )
-
-  def _built(self, weights: tuple[applying.Weight, ...]) -> applying.Applied:
-    return applying.Applied(self.params, weights)
 
 
 class BridgedState(NamedTuple):
@@ -203,12 +202,7 @@ def bridge(view: ParamsView) -> Config | None:
 
 
 def _names(params: Any, applied: applying.Applied) -> dict[str, Any]:
-  """Returns the names of variables in Lingvo's checkpoints; {} if unknown.
-
-  Args:
-    params: of the optimizer.
-    applied: its update of tiny weights.
-  """
+  """Returns the names of variables in Lingvo's checkpoints; {} if unknown."""
   weights = [
     applying.Weight(path, path, shape, 'float32')
     for path, shape in _TINY_SHAPES.items()

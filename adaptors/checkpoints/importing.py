@@ -149,11 +149,9 @@ def _check(found, checkpoint, allow_missing, allow_unused):
       )
   if not lines:
     return
-  more = len(lines) - _MAX_LISTED
-  listed = [*lines[:_MAX_LISTED], *([f'and {more} more'] if more > 0 else [])]
   raise errors.UserError(
     f'{checkpoint.prefix} does not fit the experiment:\n  '
-    + '\n  '.join(listed)
+    + '\n  '.join(errors.listed(lines, _MAX_LISTED))
     + '\nexpected a checkpoint of this experiment; --allow_missing and'
     ' --allow_unused take regular expressions of what may differ'
   )

@@ -125,12 +125,7 @@ def _checked(path: str, rules: Any) -> tuple[list, list]:
         ' format'
       )
   for pattern in (*(pattern for pattern, _ in load), *ignore):
-    try:
-      re.compile(pattern)
-    except re.error as error:
-      raise errors.UserError(
-        f'{_FIELD}[{path!r}]: {pattern!r} is not a regular expression: {error}'
-      ) from error
+    errors.compiled(pattern, f'{_FIELD}[{path!r}]')
   return [tuple(one) for one in load], ignore
 
 
@@ -328,7 +323,7 @@ def _missing(checkpoint, names) -> errors.UserError:
   more = len(names) - _MAX_LISTED
   lines += [f'  and {more} more'] if more > 0 else []
   return errors.UserError(
-    f'{_FIELD}: {checkpoint.prefix} has no such tensors:\n' + '\n'.join(lines)
+    f'{_FIELD}: {checkpoint.prefix} lacks these tensors:\n' + '\n'.join(lines)
   )
 
 

@@ -85,7 +85,8 @@ def of_several(params: Any, translated: TranslatedTask) -> CheckpointMetadata:
     scope = f'{task}/' if params.task_name_var_scope else ''
     if is_sharing:
       model = translated.config.model.tasks[task]
-      by_theta = _of_shared(model.lingvo_task, translated.variables)
+      sharing = shared_model.Names(model.lingvo_task, translated.variables)
+      by_theta = _without_output(sharing.by_theta)
     else:
       by_theta = _names(own, VariableMap(), scope)
     shared = sorted(set(by_theta.values()) & set(names.values()))
@@ -114,11 +115,6 @@ def _names(
 ) -> dict[str, str]:
   names = VariableNames(params, variables, scope).by_theta
   return _without_output(names)
-
-
-def _of_shared(lingvo_task: Any, variables: VariableMap) -> dict[str, str]:
-  """Returns the names in a model whose tasks share layers, by theta path."""
-  return _without_output(shared_model.Names(lingvo_task, variables).by_theta)
 
 
 def _without_output(names: Mapping[str, str]) -> dict[str, str]:
@@ -210,10 +206,6 @@ def _in_graph(
   """Returns optimizers with the scopes that Keras' get in Lingvo's graph.
 
   A graph numbers scopes of one name, also those of layers for optimizers.
-
-  Args:
-    model: Params of the model.
-    found: its optimizers.
   """
   if not any(one.keras_scope for one in found):
     return tuple(found)

@@ -41,9 +41,7 @@ class EarlyStop(config_lib.Configurable):
 
   def __post_init__(self):
     if self.window <= 0:
-      raise errors.UserError(
-        f'EarlyStop.window is {self.window}; expected a number of steps'
-      )
+      raise errors.wrong_field(self, 'window', 'a number of steps')
 
   def __call__(
     self,

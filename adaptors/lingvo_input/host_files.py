@@ -204,15 +204,12 @@ class HostRecords:
       )
 
   def prepare(self, params: Any) -> Any:
-    """Replaces files that are read only in part by copies.
+    """Replaces files that are read only in part by copies; returns `params`.
 
     The copies are made by the first call.
 
     Args:
       params: a copy of the input's Params; changed.
-
-    Returns:
-      `params`.
 
     Raises:
       UserError: the disk is full, or there are fewer records than hosts.

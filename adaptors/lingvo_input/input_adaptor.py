@@ -467,7 +467,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     The tokenizer is the generator's one of the name `key`.
 
     Raises:
-      UserError: the generator has no such tokenizer.
+      UserError: the tokenizer is unknown.
     """
     with self._lock:
       return self._generator.driver().ids_to_strings(ids, lengths, key)
@@ -478,7 +478,7 @@ class LingvoInputAdaptor(base_input.BaseInput):
     """Returns the tokens of prompts, by the generator's `StringsToIds`.
 
     Raises:
-      UserError: the generator has no such tokenizer.
+      UserError: the tokenizer is unknown.
     """
     with self._lock:
       return self._generator.driver().prompts(strings, key)

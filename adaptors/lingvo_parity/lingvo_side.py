@@ -48,7 +48,7 @@ def run(
   except errors.UserError:
     raise
   except Exception as error:
-    # Some layers need to know the shapes of their inputs, such as StarNet.
+    # Some layers need the shapes of their inputs, such as StarNet.
     if any(_shapes(batch) != _shapes(first) for batch in batches):
       raise
     logging.info('with static shapes, because: %s', errors.one_line(error))

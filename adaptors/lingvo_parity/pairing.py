@@ -55,7 +55,11 @@ def pairs(
   every = {theta for v in variables for theta in v.theta}
   found = []
   for index, output in enumerate(lingvos):
-    weights = frozenset(t for t in every if _is_below(t, output.path))
+    weights = frozenset(
+      theta
+      for theta in every
+      if theta.startswith((f'{output.path}.', f'{output.path}['))
+    )
     candidates = [
       (difference, candidate)
       for candidate in by_weights[weights]
@@ -77,10 +81,6 @@ def pairs(
 
 def _label(path: str, name: str) -> str:
   return f'{path} ({name})' if name else path
-
-
-def _is_below(theta: str, path: str) -> bool:
-  return theta.startswith((f'{path}.', f'{path}['))
 
 
 def _with_weights(

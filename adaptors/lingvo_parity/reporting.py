@@ -39,16 +39,12 @@ def verdict(compared: Comparison) -> str:
   count = f'{len(departing)} compared value(s) depart'
   first = compared.first
   if first is None:
-    row = departing[0]
-    return f'{count}; no layer does. The first: {_cells(row)}'
+    cells = filter(None, (departing[0].lingvo, departing[0].ours))
+    return f'{count}; no layer does. The first: {", ".join(cells)}'
   return (
     f'{count}. The first layer that departs: {first.lingvo}, here'
     f' {first.ours}, by {first.difference:.3g}'
   )
-
-
-def _cells(row: Row) -> str:
-  return ', '.join(c for c in (row.lingvo, row.ours) if c)
 
 
 def _table(head: str, second: str, rows: list[Row]) -> Iterator[str]:

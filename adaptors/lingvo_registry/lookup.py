@@ -42,7 +42,7 @@ def find_model_params(
     module that the name can mean exists.
 
   Raises:
-    UserError: the module exists, but has no such class or cannot be imported;
+    UserError: the module exists, but lacks the class or cannot be imported;
       or an instance of the class cannot be made.
   """
   mount(options)

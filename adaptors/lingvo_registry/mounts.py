@@ -44,7 +44,7 @@ def mount_checkout(path: str | os.PathLike) -> None:
     path: the checkout's root, which contains `lingvo/tasks`.
 
   Raises:
-    UserError: it has no such package, or another checkout is mounted.
+    UserError: it lacks the package, or another checkout is mounted.
   """
   root = pathlib.Path(path).expanduser().resolve()
   folders = sorted(root.glob('lingvo/tasks/*/params/'))

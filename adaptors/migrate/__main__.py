@@ -135,7 +135,9 @@ def _report(names, options) -> int:
     if _RUN_STEPS.value:
       print(f'\n{terminal.trials(found, width)}')
   if _HTML.value:
-    _write(_HTML.value, page.page(found))
+    path = pathlib.Path(_HTML.value).expanduser()
+    path.write_text(page.page(found), 'utf-8')
+    print(f'written: {_HTML.value}')
   if _JSON.value:
     print(f'written: {_JSON.value}')
   fails = any(e.status is Status.IMPOSSIBLE or e.agrees is False for e in found)
@@ -168,11 +170,6 @@ def _write_json(found):
     data = [one.as_dict() for one in found]
     path = pathlib.Path(_JSON.value).expanduser()
     path.write_text(json.dumps(data, indent=2) + '\n', 'utf-8')
-
-
-def _write(path: str, text: str):
-  pathlib.Path(path).expanduser().write_text(text, 'utf-8')
-  print(f'written: {path}')
 
 
 if __name__ == '__main__':

@@ -23,7 +23,7 @@ def everything(options: SourceOptions) -> list[str]:
     options: with the modules to import and the checkout to mount.
 
   Raises:
-    UserError: there are no experiments.
+    UserError: no experiment was found.
   """
   experiment_sources.import_modules(options)
   known = set(lookup.names(options))
@@ -31,7 +31,7 @@ def everything(options: SourceOptions) -> list[str]:
   known |= set(lookup.names(dataclasses.replace(options, own=(own,))))
   if not known:
     raise errors.UserError(
-      'there are no Lingvo experiments; expected --lingvo_source or'
+      'no Lingvo experiment was found; expected --lingvo_source or'
       ' --import_modules'
     )
   return sorted(known)

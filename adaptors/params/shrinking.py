@@ -253,7 +253,8 @@ class _Rules:
       node.bucket_batch_limit = list(limits.values())
 
   def _layers(self, node: Any):
-    stages = node.num_spmd_pipeline_stages if _has_stages(node) else 1
+    has_stages = _set_fields(node, ('num_spmd_pipeline_stages',))
+    stages = node.num_spmd_pipeline_stages if has_stages else 1
     for name in _set_fields(node, _LAYERS):
       before = node.Get(name)
       after = min(before, _multiple_of(stages, self._sizes.layers))
@@ -350,10 +351,6 @@ def _cap(node: Any, most: int, *names: str):
   """Limits numbers to `most`."""
   for name in _set_fields(node, names):
     node.Set(**{name: min(node.Get(name), most)})
-
-
-def _has_stages(node: Any) -> bool:
-  return bool(_set_fields(node, ('num_spmd_pipeline_stages',)))
 
 
 def _multiple_of(parts: int, layers: int) -> int:

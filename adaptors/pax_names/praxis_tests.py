@@ -75,8 +75,7 @@ def main(argv: Sequence[str]) -> int:
   for name in names:
     if name not in known:
       raise errors.UserError(
-        f'there are no tests {name!r} in {root}'
-        + errors.did_you_mean(name, known)
+        f'tests {name!r} not found in {root}' + errors.did_you_mean(name, known)
       )
     passed, total, reasons = run(known[name], seconds=_SECONDS.value)
     totals = [totals[0] + passed, totals[1] + total]

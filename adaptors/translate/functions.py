@@ -56,14 +56,11 @@ def translates_fn(*dotted_names: str):
 
 
 def translate(view: ParamsView, name: str) -> Callable | None:
-  """Translates the function in a field.
+  """Translates the function in a field; returns the JAX function, or None.
 
   Args:
     view: the layer's; gets an issue if no function is registered.
     name: the field.
-
-  Returns:
-    The JAX function, or None.
   """
   try:
     return _translated(view.get(name))

@@ -16,6 +16,7 @@ class's default is an issue that names its path, value and class:
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -172,6 +173,14 @@ class ParamsView:
     found = Issue(path, self.class_path, message, name, self._shown(name))
     if found not in self.report.issues:
       self.report.issues.append(found)
+
+  def compiled(self, pattern: str, name: str) -> re.Pattern | None:
+    """Returns a compiled regular expression of a field; None after an issue."""
+    try:
+      return re.compile(pattern)
+    except re.error as error:
+      self.issue(name, f'{pattern!r} is not a regular expression: {error}')
+      return None
 
   def _shown(self, name: str) -> str:
     """Returns a field's value as one line; '' if it has none."""

@@ -66,14 +66,11 @@ class AdamSettings:
 def set_adam_and_learning_rate_schedule(
   cls: AdamSettings, task_p: Config
 ) -> Config:
-  """Sets Adam and its schedule.
+  """Sets Adam and its schedule; returns `task_p`, modified.
 
   Args:
     cls: the experiment, or its class, with the attributes of `AdamSettings`.
     task_p: config of its task.
-
-  Returns:
-    `task_p`, modified.
 
   Raises:
     UserError: an attribute is missing or invalid.
@@ -98,6 +95,15 @@ def set_adam_and_learning_rate_schedule(
 
 def _schedule(cls: AdamSettings) -> Config:
   """Returns the schedule that LR_SCHEDULE names."""
+  errors.check_known(
+    f'{_name(cls)}.LR_SCHEDULE',
+    cls.LR_SCHEDULE,
+    (
+      'linear_rampup_exponential_decay',
+      'linear_rampup_cosine_decay',
+      'constant',
+    ),
+  )
   if cls.LR_SCHEDULE == 'linear_rampup_exponential_decay':
     return schedules.LinearRampupExponentialDecay.config(
       warmup_steps=cls.LR_LRED_WARMUP,
@@ -120,17 +126,7 @@ def _schedule(cls: AdamSettings) -> Config:
       min_ratio=cls.LR_COS_MIN_RATIO,
       max=cls.LR_COS_MAX,
     )
-  if cls.LR_SCHEDULE == 'constant':
-    return schedules.Constant.config()
-  known = (
-    'linear_rampup_exponential_decay',
-    'linear_rampup_cosine_decay',
-    'constant',
-  )
-  raise errors.UserError(
-    f'{_name(cls)}.LR_SCHEDULE is {cls.LR_SCHEDULE!r}'
-    + errors.did_you_mean(str(cls.LR_SCHEDULE), known)
-  )
+  return schedules.Constant.config()
 
 
 def _steps(cls: AdamSettings, attribute: str, steps: int) -> int:

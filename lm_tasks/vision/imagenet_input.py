@@ -165,7 +165,7 @@ def random_crop(encoded: Any, size: int, seed: Any) -> Any:
     max_attempts=10,
     use_image_if_no_bounding_boxes=True,
   )
-  # TensorFlow returns the whole image if it finds no such part.
+  # TensorFlow returns the whole image if it does not find one.
   whole = tf.reduce_all(extent[:2] == shape[:2])
   image = tf.cond(
     whole,

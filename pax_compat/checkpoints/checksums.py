@@ -64,7 +64,7 @@ def _of_file(path: pathlib.Path) -> dict | None:
 def describe(about: dict | None) -> str:
   """Returns a description of a value of `of_files`."""
   if about is None:
-    return 'no such file'
+    return 'file not found'
   if 'error' in about:
     return about['error']
   kinds = {'crc32': 'CRC-32', 'crc32c': 'CRC-32C'}

@@ -221,7 +221,7 @@ class Manifests:
       text = _content(path)
       read = files_lib.parse_json(text)
     except FileNotFoundError:
-      raise errors.UserError(f'{path}: no such file') from None
+      raise errors.UserError(f'{path}: file not found') from None
     except OSError as e:
       raise errors.UserError(f'{path}: {e.strerror or e}') from e
     except ValueError as e:

@@ -54,7 +54,7 @@ class AlignedSteps:
     """
     self._network = network
     self._aligned = settings.fprop_for_prefix
-    # Greedy settings have no such field.
+    # Greedy settings lack the field.
     self._early_exit = getattr(settings, 'early_exit', True)
     self._causal_prefix = causal_prefix
     self.repeats = repeats

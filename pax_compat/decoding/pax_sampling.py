@@ -405,7 +405,7 @@ def _prefixes(given: dict[str, Any], stages: list[int]) -> Prefixes:
 def _rows(
   given: dict[str, Any], settings: SampleDecoderHParams, max_steps: int
 ) -> Rows:
-  """Returns what is asked of each row, of the arguments of `sample_decode`."""
+  """Returns the settings of each row, from the arguments of `sample_decode`."""
   is_guided = given['cf_guidance_scale'] is not None
   rows, eos = len(given['prefix_ids']), given['eos_id']
 

@@ -69,7 +69,7 @@ class Loop:
       model: a bound layer, with decode states of R rows.
       extend_step_fn: (model, ids [R], segment_pos [R], state) -> [R, V].
       sampling: chooses tokens.
-      rows: what is asked of each row.
+      rows: the settings of each row.
       settings: what they share.
       prefixes: what is continued.
       keys: typed keys [B * N], or None for those of the model.

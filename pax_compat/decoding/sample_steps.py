@@ -81,7 +81,7 @@ def check_no_inputs(batch: NestedMap, what: str):
 
 
 class Rows(flax.struct.PyTreeNode):
-  """What is asked of the rows of a loop.
+  """Settings of the rows of a loop.
 
   Attributes:
     temperature: a number or [B * N, 1].
@@ -116,7 +116,7 @@ class Rows(flax.struct.PyTreeNode):
     *,
     is_guided: bool,
   ) -> 'Rows':
-    """Returns what is asked of each sample.
+    """Returns the settings of each sample.
 
     Args:
       inputs: what examples set themselves.
@@ -223,7 +223,7 @@ class SampleSteps:
       model: passed to the sampler.
       sampler: of the next token.
       settings: what is set for all rows.
-      rows: what is asked of each.
+      rows: the settings of each.
     """
     self._model = model
     self._sampler = sampler

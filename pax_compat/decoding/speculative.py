@@ -34,7 +34,7 @@ from pax_compat.decoding.result_streams import ResultStream
 from pax_compat.nested_map import NestedMap
 from pax_compat.sampling import sample_streams, token_samplers
 
-# Settings that change the tokens in a manner that a draft does not know.
+# Settings that change the tokens in a manner that drafts do not support.
 _UNSUPPORTED = {
   'optimize_eos': False,
   'sample_constraint': None,

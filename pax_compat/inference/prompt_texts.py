@@ -35,7 +35,7 @@ def check_continues_texts(model: Any):
 
 
 def max_positions(model: Any) -> int | None:
-  """Returns the number of positions that a model knows; None for any."""
+  """Returns the number of positions that a model supports; None for any."""
   return language_model.max_positions(model.program.model.lm_tpl)
 
 

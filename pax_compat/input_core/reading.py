@@ -5,7 +5,6 @@ import os
 import sys
 
 import jax
-import numpy as np
 from etils import epath
 
 from pax_compat import config as config_lib
@@ -103,10 +102,9 @@ class ReadableInput(config_lib.Configurable):
     """Returns the batch with rows of zeros added, which have weight 0."""
     rows = jax.tree.leaves(batch)[0].shape[0]
     batch = example_rows.with_example_weights(batch, rows)
-    return jax.tree.map(self._with_zeros, batch)
-
-  def _with_zeros(self, x: np.ndarray) -> np.ndarray:
-    return host_fields.extended(x, self.batch_padding_size)
+    return jax.tree.map(
+      lambda x: host_fields.extended(x, self.batch_padding_size), batch
+    )
 
   def _drop_peeked(self):
     self._peeked = self._state_before = None

@@ -59,7 +59,8 @@ def _arguments(function: Callable) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(function).parameters
   except (TypeError, ValueError):  # Some C functions have no signature.
     return {}
-  already_set = function.keywords if _is_partial(function) else ()
+  is_partial = isinstance(function, functools.partial)
+  already_set = function.keywords if is_partial else ()
   kinds = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
@@ -69,10 +70,6 @@ def _arguments(function: Callable) -> dict[str, inspect.Parameter]:
     for name, parameter in parameters.items()
     if parameter.kind in kinds and name not in already_set
   }
-
-
-def _is_partial(function: Any) -> bool:
-  return isinstance(function, functools.partial)
 
 
 def _arguments_of(function, offered, where: str) -> dict[str, Any]:

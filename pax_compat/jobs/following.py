@@ -63,7 +63,7 @@ class Follower:
       watch: the checkpoints.
       is_done: (step, digest) -> whether nothing is left to do for a checkpoint.
       last_step: the task's last step, see `Watch.ends_training`.
-      stop: is asked while it waits whether to stop.
+      stop: called while it waits; returns whether to stop.
       print_line: prints a line for the user.
       sleep: waits for some seconds.
     """

@@ -92,7 +92,7 @@ class _Inference:
       step: the number of train steps of the variables.
       mdl_vars: the variables.
       writer: takes the outputs of the examples that have a weight.
-      stop: is asked between batches whether to stop.
+      stop: called between batches; returns whether to stop.
     """
     steps_made = np.int32(step)
 

@@ -188,7 +188,7 @@ class _Job:
       yield step
 
   def _given(self) -> Iterator[int]:
-    """Yields the steps of the checkpoints that were asked for, all anew."""
+    """Yields the steps of the requested checkpoints, all anew."""
     steps = self._opened.job.steps or (opening.newest(self._watch),)
     self._again = set(steps)
     for step in steps:

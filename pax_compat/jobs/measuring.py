@@ -35,7 +35,7 @@ class Measuring:
       task_program: has the steps.
       data: the datasets to evaluate and to decode.
       folder: of the job, for the outputs of examples.
-      stop: is asked between batches whether to stop.
+      stop: called between batches; returns whether to stop.
     """
     self._program = task_program
     self._folder = folder

@@ -1,7 +1,7 @@
 """Opens what a job needs: the experiment's data and program, the checkpoints.
 
-The learner is built, since it knows whether there are moving averages, and its
-state is not.
+The learner is built, since it determines whether there are moving averages, and
+its state is not.
 """
 
 import contextlib

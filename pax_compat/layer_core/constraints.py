@@ -1,4 +1,4 @@
-"""Sharding constraints that know of the current `JaxContext`."""
+"""Sharding constraints that depend on the current `JaxContext`."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What layers know of the step that is traced: training or evaluation.
+"""The step that is traced, for layers: training or evaluation.
 
 >>> with JaxContext.new_context(hparams=JaxContext.HParams(do_eval=True)):
 ...   cur_jax_context().do_eval

@@ -158,15 +158,12 @@ def transpose_one_axis(
 def array_of_hosts(
   x: np.ndarray, split: NamedSharding, hosts: int
 ) -> jax.Array:
-  """Returns a global array from each host's local rows.
+  """Returns a global array from each host's local rows, [B * hosts, ...].
 
   Args:
     x: the local rows [B, ...], or a scalar that is equal on all hosts.
     split: sharding of the global array.
     hosts: number of hosts with rows of their own.
-
-  Returns:
-    [B * hosts, ...].
   """
   shape = x.shape and (x.shape[0] * hosts, *x.shape[1:])
   return jax.make_array_from_process_local_data(split, x, shape)

@@ -86,9 +86,6 @@ def config_of(layer: nn.Module) -> Config:
   config = Config(type(layer))
   for name in field_names(config):
     value = getattr(layer, name)
-    setattr(config, name, _config_of_any(value))
+    is_layer = isinstance(value, nn.Module)
+    setattr(config, name, config_of(value) if is_layer else value)
   return config
-
-
-def _config_of_any(value: Any) -> Any:
-  return config_of(value) if isinstance(value, nn.Module) else value

@@ -85,7 +85,7 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
     """Calls a method of the module.
 
     Raises:
-      UserError: the module has no such method; or it draws random numbers or
+      UserError: the method is unknown; or it draws random numbers or
         writes variables in a mode where it must not.
     """
     if not hasattr(type(self.module), method_name):
@@ -212,7 +212,9 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
       )
       return BoxedParam(value=value, meta=weight)
 
-    return jax.tree.map(boxed, dict(tree), is_leaf=_is_flax_box)
+    return jax.tree.map(
+      boxed, dict(tree), is_leaf=lambda x: isinstance(x, meta.AxisMetadata)
+    )
 
   def _split_dims_mapping(self, box: Any) -> tuple | None:
     """Returns the split mapping of a variable in a flax box."""
@@ -224,10 +226,6 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
     if rules is None:
       return tuple(box.names)
     return tuple(nn.logical_to_mesh_axes(box.names, tuple(rules)))
-
-
-def _is_flax_box(x: Any) -> bool:
-  return isinstance(x, meta.AxisMetadata)
 
 
 def _merged(first: Any, second: Any) -> dict:

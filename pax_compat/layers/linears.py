@@ -243,10 +243,7 @@ class MLPBlock(base_layer.BaseLayer):
   ff_tpl: Config = sub_config_field(FeedForward)
 
   def setup(self):
-    if self.num_layers < 1:
-      raise errors.UserError(
-        f'MLPBlock.num_layers is {self.num_layers}; expected 1 or more'
-      )
+    errors.check_least(self, 1, 'num_layers')
     tpl = self.ff_tpl
     # One clone per layer, so that they do not share weights.
     layers = [

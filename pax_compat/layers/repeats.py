@@ -72,10 +72,7 @@ class Repeat(base_layer.BaseLayer):
 
   def setup(self):
     refuse_mappings(self, 'wt', 'out')
-    if self.x_times < 1:
-      raise errors.UserError(
-        f'Repeat.x_times is {self.x_times}; expected 1 or more'
-      )
+    errors.check_least(self, 1, 'x_times')
     split = self.weight_split_dims_mapping.sub
     if split is not None and len(split) != 1:
       raise errors.UserError(

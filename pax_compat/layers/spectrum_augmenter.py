@@ -42,22 +42,16 @@ class SpectrumAugmenter(base_layer.BaseLayer):
   def setup(self):
     for field in ('freq_mask_max_bins', 'freq_mask_count', 'time_mask_count'):
       if getattr(self, field) < 0:
-        raise errors.UserError(
-          f'SpectrumAugmenter.{field} is {getattr(self, field)}; expected at'
-          ' least 0'
-        )
+        raise errors.wrong_field(self, field, 'at least 0')
 
   def __call__(
     self, inputs: jax.Array, paddings: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """Masks.
+    """Masks; returns the masked inputs, [B, T, D], and the same paddings.
 
     Args:
       inputs: [B, T, D].
       paddings: [B, T]; sequences are padded at their end.
-
-    Returns:
-      The masked inputs, [B, T, D], and the same paddings.
     """
     if self.augment_at_eval or not self.do_eval:
       lengths = jnp.sum(1 - paddings, axis=-1).astype(jnp.int32)

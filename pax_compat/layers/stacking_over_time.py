@@ -39,22 +39,9 @@ class StackingOverTime(base_layer.BaseLayer):
   padding_reduce_option: str = 'reduce_min'
 
   def setup(self):
-    for name, least in (
-      ('left_context', 0),
-      ('right_context', 0),
-      ('stride', 1),
-    ):
-      value = getattr(self, name)
-      if value < least:
-        raise errors.UserError(
-          f'StackingOverTime.{name} is {value}; expected {least} or more'
-        )
-    option = self.padding_reduce_option
-    if option not in _REDUCTIONS:
-      raise errors.UserError(
-        f'StackingOverTime.padding_reduce_option is {option!r}'
-        + errors.did_you_mean(option, _REDUCTIONS)
-      )
+    errors.check_least(self, 0, 'left_context', 'right_context')
+    errors.check_least(self, 1, 'stride')
+    errors.check_choice(self, 'padding_reduce_option', _REDUCTIONS)
 
   @property
   def window_size(self) -> int:

@@ -31,7 +31,7 @@ def either(
     made = jax.eval_shape(one)
     if not jax.tree.leaves(made):
       return made
-    other = functools.partial(_zeros, made)
+    other = functools.partial(jax.tree.map, jnp.zeros_like, made)
   if sharding.platform() == 'cpu':
     return jax.lax.cond(condition, one, other)
   return select(condition, one(), other())
@@ -60,7 +60,3 @@ def after(norms: dict[str, jax.Array], arrays: Any) -> Any:
   return jax.tree.map(
     lambda x: jnp.where(is_negative, jnp.zeros_like(x), x), arrays
   )
-
-
-def _zeros(shapes: Any) -> Any:
-  return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)

@@ -181,11 +181,11 @@ class LearnerSettings(config_lib.Configurable):
         )
 
   def _check_together(self):
-    if self.nonfinite_gradients not in NONFINITE_CHOICES:
-      raise errors.UserError(
-        f'{self._where("nonfinite_gradients")} is {self.nonfinite_gradients!r};'
-        f' expected one of {", ".join(NONFINITE_CHOICES)}'
-      )
+    errors.check_known(
+      self._where('nonfinite_gradients'),
+      self.nonfinite_gradients,
+      NONFINITE_CHOICES,
+    )
     self._exclude(
       'bprop_variable_exclusion', 'bprop_variable_inclusion', 'set one of them'
     )

@@ -59,15 +59,7 @@ def compiled(patterns: str | Sequence[str], field: str) -> list[re.Pattern]:
     UserError: one is not a regular expression.
   """
   patterns = [patterns] if isinstance(patterns, str) else patterns
-  result = []
-  for pattern in patterns:
-    try:
-      result.append(re.compile(pattern))
-    except (re.error, TypeError) as e:
-      raise errors.UserError(
-        f'{field}: {pattern!r} is not a regular expression: {e}'
-      ) from e
-  return result
+  return [errors.compiled(pattern, field) for pattern in patterns]
 
 
 def check_matched(

@@ -30,7 +30,7 @@ class EventFile:
     Args:
       folder: the folder of the split, which is created; local.
       purge_step: TensorBoard hides events of earlier files from this step on;
-        None for no such step.
+        None if no step is.
 
     Raises:
       OSError: it cannot be written.

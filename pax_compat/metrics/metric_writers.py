@@ -217,7 +217,7 @@ class MetricWriter:
     return self._event_files[split]
 
   def _first_stale_step(self, split: str) -> int | None:
-    """Returns the first step that is written again, None for no such step."""
+    """Returns the first step that is written again, None if no step is."""
     if self._resume_step is None:
       return None
     again = self._measures_again and split.startswith(_MEASURED)

@@ -26,7 +26,7 @@ def transformation(
     optimizer: has the fields of a `BaseOptimizer`.
     weight_metas: the tree of `WeightHParams`, of which those that skip
       regularization are exempt; None for none.
-    include_ema: whether an average of weights is asked for.
+    include_ema: whether an average of weights is kept.
 
   Raises:
     UserError: that is so, and the optimizer has an `ema_decay`.

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from pax_compat import errors
 from pax_compat.config import Config
 from pax_compat.optimizers import momentum_storage
 from pax_compat.optimizers.base import (
@@ -145,16 +146,14 @@ class ShardedAdafactor(BaseOptimizer):
     )
     self.refuse(
       respect_skip_lp_regularization='decoupled_weight_decay respects it',
-      per_var_learning_summary='there are no such summaries',
+      per_var_learning_summary='these summaries are not supported',
       name='it is for per_var_learning_summary only',
     )
     for pattern in (
       *(self.exclude_from_layerwise_adaptation or ()),
       *(self.weight_decay if isinstance(self.weight_decay, dict) else ()),
     ):
-      self.check(
-        _is_pattern(pattern), f'{pattern!r} is not a regular expression'
-      )
+      errors.compiled(pattern, type(self).__name__)
 
   def factored_dims(self, shape: Sequence[int]) -> tuple[int, int] | None:
     """Returns the dimensions that second moments are averaged over.
@@ -322,11 +321,3 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     for pattern in patterns
     for spelling in (name, f'params/{name}')
   )
-
-
-def _is_pattern(pattern: str) -> bool:
-  try:
-    re.compile(pattern)
-  except re.error:
-    return False
-  return True

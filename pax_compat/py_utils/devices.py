@@ -20,7 +20,7 @@ def is_tpu() -> bool:
 
 
 def is_mock_tpu_backend() -> bool:
-  """Returns False: there are no mock TPUs outside Google."""
+  """Returns False: mock TPUs exist only within Google."""
   return False
 
 

@@ -195,7 +195,7 @@ def concat_nested_maps(map_list: Sequence[NestedMap], axis: int) -> NestedMap:
   """Concatenates the arrays of maps along an axis, recursively.
 
   A field that the second map lacks, that is neither an array nor a map, or that
-  has no such axis, is that of the first map.
+  lacks the axis, is that of the first map.
   """
   first, *others = map_list
   if not others:

@@ -229,7 +229,7 @@ def _read(path: Any) -> Holder | None:
 def _alone(folder: Any) -> Iterator[None]:
   """Within it, no other process of this machine takes a lock of the folder.
 
-  File systems that have no such locks are used without.
+  File systems that lack these locks are used without.
   """
   if remote.is_remote(folder):
     yield

@@ -1,7 +1,6 @@
 """Rules for loading initial values from a checkpoint of another run."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,12 +74,7 @@ class CheckpointLoadingRules:
       )
     patterns = [pattern for pattern, _ in self.load_rules]
     for pattern in (*patterns, *(self.ignore_rules or ())):
-      try:
-        re.compile(pattern)
-      except (re.error, TypeError) as e:
-        raise errors.UserError(
-          f'{FIELD}: {pattern!r} is not a regular expression: {e}'
-        ) from e
+      errors.compiled(pattern, FIELD)
 
   def __repr__(self):
     values = []

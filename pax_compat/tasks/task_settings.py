@@ -67,9 +67,7 @@ class Settings(config_lib.Configurable):
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or value % 1 != 0 or value < least:
       expected += ', or None' if may_be_none else ''
-      raise errors.UserError(
-        f'{type(self).__name__}.{name} is {value!r}; expected {expected}'
-      )
+      raise errors.wrong_field(self, name, expected)
     return int(value)
 
 
@@ -95,16 +93,8 @@ class VariationalNoise(Settings):
   def __post_init__(self):
     super().__post_init__()
     if not self.vn_scale >= 0:
-      raise errors.UserError(
-        f'VariationalNoise.vn_scale is {self.vn_scale!r}; expected 0 or more'
-      )
-    try:
-      re.compile(self.vn_regex)
-    except re.error as e:
-      raise errors.UserError(
-        f'VariationalNoise.vn_regex is {self.vn_regex!r}, which is not a'
-        f' regular expression: {e}'
-      ) from e
+      raise errors.wrong_field(self, 'vn_scale', '0 or more')
+    errors.compiled(self.vn_regex, 'VariationalNoise.vn_regex')
 
 
 class InferWriter(Settings):
@@ -135,11 +125,7 @@ class InferWriter(Settings):
 
   def __post_init__(self):
     super().__post_init__()
-    if self.output_format not in self.FORMATS:
-      raise errors.UserError(
-        f'InferWriter.output_format is {self.output_format!r}; expected'
-        f' one of {", ".join(map(repr, self.FORMATS))}'
-      )
+    errors.check_choice(self, 'output_format', self.FORMATS)
 
 
 class Train(Settings):
@@ -157,7 +143,7 @@ class Train(Settings):
       '1d12h'. None keeps the newest only.
     save_keep_interval_steps: in addition, the checkpoints of every this many
       steps are kept permanently: a multiple of `save_interval_steps`. None, the
-      default, for none. Pax has no such field.
+      default, for none. The field is not Pax's.
     save_max_to_keep: number of newest checkpoints to keep, by default 10.
     max_inflight_steps: limit of steps dispatched to the devices at once, by
       default 2; 0 for no limit.

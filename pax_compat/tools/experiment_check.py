@@ -180,19 +180,15 @@ def _replicated(made: program.TaskProgram) -> list[str]:
   large = {
     path: start_lines.bytes_per_device(x)
     for path, x in weights.items()
-    if not any(_spec(x)) and _is_sharded_model(made)
+    if not any(_spec(x)) and made.model.ici_mesh_shape is not None
   }
   large = {path: n for path, n in large.items() if n >= _LARGE_BYTES}
   if not large:
     return []
   return [
-    f'every device has a copy of {start_lines.short_list(list(large))}:'
+    f'every device has a copy of {errors.short_list(list(large))}:'
     f' {start_lines.short_bytes(sum(large.values()))}'
   ]
-
-
-def _is_sharded_model(made: program.TaskProgram) -> bool:
-  return made.model.ici_mesh_shape is not None
 
 
 def _idle_axes(made: program.TaskProgram) -> list[str]:

@@ -97,20 +97,20 @@ def of_train_step(program: Any, batch: NestedMap) -> float | None:
     The number; None if an operation of the model hides its products, such as
     Lingvo's own code in a bridged layer.
   """
-  shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+
+  def specs(tree):
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
   def loss(variables, batch, key):
     return program.forward(variables, batch, key)[0]
 
-  variables = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
-    program.abstract_state.mdl_vars,
-  )
+  variables = specs(program.abstract_state.mdl_vars)
+  key = jax.eval_shape(lambda: jax.random.key(0))
   with (
     flop_scopes.counting(),
     jax.sharding.use_abstract_mesh(program.mesh.abstract_mesh),
   ):
-    traced = jax.make_jaxpr(loss)(variables, shapes, _key())
+    traced = jax.make_jaxpr(loss)(variables, specs(batch), key)
   try:
     return float(_PRODUCTS_OF_A_STEP * _of_jaxpr(traced.jaxpr, [True]))
   except _UnknownError:
@@ -130,10 +130,6 @@ def of_traced(traced: jax.stages.Traced) -> float | None:
     return float(_of_jaxpr(jaxpr, [True] * len(jaxpr.outvars)))
   except _UnknownError:
     return None
-
-
-def _key() -> Any:
-  return jax.eval_shape(lambda: jax.random.key(0))
 
 
 def by_shapes(program: Any) -> Callable[[DeviceBatch], float | None]:

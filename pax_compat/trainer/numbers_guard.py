@@ -113,10 +113,9 @@ class NumbersGuard:
     wrong = self._check_state(context.state)
     if not wrong:
       return True
-    more = f' and {len(wrong) - _MAX_FIELDS} more' * (len(wrong) > _MAX_FIELDS)
     text = (
       f'step {context.step}: the state has numbers that are not finite, in'
-      f' {", ".join(wrong[:_MAX_FIELDS])}{more}; it is not saved.'
+      f' {errors.short_list(wrong, _MAX_FIELDS)}; it is not saved.'
       f' {self._saved()}'
     )
     if self._policy != WARN or context.is_last_step_of_run:

@@ -49,7 +49,7 @@ class Save:
 
     Args:
       checkpointer: saves.
-      steps: interval in steps; None for no such interval.
+      steps: interval in steps; None for no interval.
       seconds: the longest time between two saves; None for no limit.
       before: is called before it saves.
       may_save: whether a state may be saved; may raise instead.

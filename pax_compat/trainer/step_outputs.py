@@ -224,9 +224,7 @@ def non_scalar_summaries(
     }
 
   values = {name: summary.value for name, summary in found.items()}
-  zeros = jax.tree.map(
-    lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(converted, values)
-  )
+  zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(converted, values))
   values = jax.lax.cond(enabled, converted, lambda _: zeros, values)
   return {
     name: NonScalarSummary(value, found[name].summary_type)

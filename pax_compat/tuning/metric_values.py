@@ -74,8 +74,8 @@ def missing(metric: str, known: Collection[str]) -> errors.UserError:
   measured = [one for one in known if one.startswith(_MEASURED)]
   others = [one for one in known if one not in measured]
   return errors.UserError(
-    f'--tune_metric={metric}: the trials have no such metric'
-    + errors.did_you_mean(metric, known)
+    f'--tune_metric={metric}: the trials lack this metric'
+    + (errors.did_you_mean(metric, known) or '.')
     + f' They have {", ".join(sorted(measured) + sorted(others))}'
   )
 

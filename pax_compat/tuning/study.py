@@ -298,7 +298,7 @@ class _Study:
     """Returns the trial with its result.
 
     Raises:
-      UserError: it has made its steps, but has no such metric.
+      UserError: it has made its steps, but the metric is missing.
     """
     settings = self._plan.settings
     if status:

@@ -130,7 +130,7 @@ def _existing(found, source, rules) -> dict[str, str]:
     if any(w.startswith('ema/') for _, w in missing) and not source.averages:
       averages = '; it has no moving averages'
     raise errors.UserError(
-      f'{source.path} has no such variables{averages}:\n'
+      f'{source.path} lacks these variables{averages}:\n'
       + '\n'.join(lines)
       + '\nexpected other load_rules, or ignore_rules for them'
     )

@@ -87,7 +87,7 @@ def plan(
     more = len(missing) - _MAX_LISTED
     raise errors.UserError(
       f'{loading_rules.FIELD}: load_opt_states, and {source.path} lacks parts'
-      f' of the state of this optimizer: {listed or "it has no such state"}'
+      f' of the state of this optimizer: {listed or "the state is missing"}'
       + (f' and {more} more' if more > 0 else '')
       + '; expected the same optimizer, or load_opt_states=False'
     )

@@ -162,7 +162,7 @@ class _Reader:
 
 
 def _fields_in_optax(name: str) -> tuple[str, ...] | None:
-  """Returns the fields of a state of Optax; None if it has no such class."""
+  """Returns the fields of a state of Optax; None if not in Optax."""
   cls = getattr(optax, name, None) if name.isidentifier() else None
   fields = getattr(cls, '_fields', None)
   return fields if isinstance(fields, tuple) and fields else None

@@ -81,7 +81,7 @@ def restore(
     leaves[path] = _read(stored, sources[original], like, rule)
   if missing:
     raise errors.UserError(
-      f'{_FIELD}: checkpoint {stored.step} has no such arrays:\n'
+      f'{_FIELD}: checkpoint {stored.step} lacks these arrays:\n'
       + '\n'.join(missing[:_MAX_LISTED])
       + '\nexpected an original_key for them, or use_fallback=True'
     )
@@ -125,12 +125,7 @@ def _rules(transformations: Mapping[str, Any]) -> list[_Rule]:
         ' expected a value_fn'
       )
     key = get('original_key')
-    try:
-      compiled = re.compile(pattern)
-    except re.error as e:
-      raise errors.UserError(
-        f'{_FIELD}: {pattern!r} is not a regular expression: {e}'
-      ) from e
+    compiled = errors.compiled(pattern, _FIELD)
     if isinstance(key, tuple):
       key = '/'.join(key)
     found.append(

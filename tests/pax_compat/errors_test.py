@@ -30,7 +30,6 @@ def test_names_that_differ_in_case_are_all_near_the_same_one_nearest():
     ('num', ['num_layers']),
     ('lm.num_layers', ['num_layers']),
     ('words', ['lm.words.WordLm']),
-    ('lm.wrods', ['lm.words.WordLm']),  # Begins alike.
     ('', []),
     ('lm', []),  # Of two letters: too little, although it is contained.
   ],
@@ -45,12 +44,9 @@ def test_similar_names_come_before_those_that_contain_the_name():
   assert errors.near_names('dims', known) == known[::-1]
 
 
-def test_without_similar_names_a_few_are_all_suggested():
+def test_the_suggestion_is_empty_without_similar_names():
   assert errors.did_you_mean('a', []) == ''
-  assert errors.did_you_mean('dims', ['vocab_size']) == '; expected vocab_size'
-  few = errors.did_you_mean('dims', ['size', 'name'])
-  assert few == '; expected one of: name, size'
-  assert errors.did_you_mean('dims', [f'v{i}' for i in range(11)]) == ''
+  assert errors.did_you_mean('dims', ['vocab_size']) == ''
   assert errors.did_you_mean('bb', ['b', 'a'], 1) == '; did you mean: b?'
 
 

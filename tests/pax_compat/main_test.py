@@ -110,7 +110,7 @@ def test_unknown_experiment_imports_nothing_slow(tmp_path):
   assert not list(tmp_path.iterdir())
 
 
-def test_unknown_experiment_has_the_near_names(tmp_path):
+def test_unknown_experiment_has_similar_names_only(tmp_path):
   done = trainer_runs.main(
     f'--exp={MODULE}.Contin',
     f'--job_log_dir={tmp_path / "run"}',
@@ -118,6 +118,8 @@ def test_unknown_experiment_has_the_near_names(tmp_path):
   )
   near = f'{MODULE}.Counting, {MODULE}.CountingTwice?'
   trainer_runs.assert_mistake(done, f"'{MODULE}.Contin'; did you mean: {near}")
+  [line] = [s for s in done.stderr.splitlines() if 'did you mean' in s]
+  assert line.partition('did you mean')[2].count(', ') == 1
   assert not list(tmp_path.iterdir())
 
 

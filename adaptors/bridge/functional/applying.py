@@ -284,12 +284,7 @@ class Applied:
     return gradients, number, tf.TensorSpec([], tf.int32), number
 
   def _check_made(self, made: Sequence[Any], captured: Sequence[Any]):
-    """Raises a UserError over variables that cannot be passed.
-
-    Args:
-      made: the variables that were created.
-      captured: what the trace captures.
-    """
+    """Raises a UserError over variables that cannot be passed."""
     tf = lingvo_runtime.module('tensorflow')
     known = [x.handle for x in (*self._variables, *made)]
     for one in captured:

@@ -49,7 +49,7 @@ def wrapping() -> Iterator[None]:
   those of the graph, and eager ones cannot be in sets.
   """
   hub_layers = sys.modules.get(_HUB_LAYERS)
-  if hub_layers is None:  # Then there are no such layers.
+  if hub_layers is None:  # Then these layers do not exist.
     yield
     return
   theirs = hub_layers._WrapNonLingvoVars

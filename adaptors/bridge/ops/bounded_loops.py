@@ -244,7 +244,7 @@ class _Loop:
         *(self._counter(x, graph) for x in op.inputs),
         sign=-1 if op.type == 'Sub' else 1,
       )
-    index = _index(tensor, graph.inputs)
+    index = next((i for i, x in enumerate(graph.inputs) if x is tensor), None)
     if index is None:
       return None
     if self._is_kept(index):
@@ -292,10 +292,6 @@ def _sum(one: _Counter | None, other: _Counter | None, *, sign: int):
 
 def _constant(value) -> _Counter | None:
   return None if value is None else _Counter(None, int(value))
-
-
-def _index(tensor, tensors) -> int | None:
-  return next((i for i, x in enumerate(tensors) if x is tensor), None)
 
 
 def _value(tensor) -> np.ndarray | None:

@@ -12,7 +12,7 @@ may be nested; the innermost replacement of a function is used.
 import contextlib
 import dataclasses
 import functools
-import importlib
+import pkgutil
 import sys
 import threading
 import types
@@ -71,7 +71,7 @@ def _install(names: Iterable[str]) -> None:
   """Replaces each function by one that dispatches by `_tables`."""
   with _lock:
     added = {
-      name: _Installed(_found(name), [])
+      name: _Installed(pkgutil.resolve_name(name), [])
       for name in names
       if name not in _installed
     }
@@ -100,11 +100,6 @@ def _modules() -> list[types.ModuleType]:
       if isinstance(value, types.ModuleType):
         modules.setdefault(id(value), value)
   return list(modules.values())
-
-
-def _found(name: str) -> Callable:
-  module, _, attribute = name.rpartition('.')
-  return getattr(importlib.import_module(module), attribute)
 
 
 def _uninstall(names: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ from pax_compat import errors
 def lookup(
   shards: Sequence[Any], ids: Any, partition_strategy: str = 'mod'
 ) -> Any:
-  """Returns rows of a table.
+  """Returns rows of a table, [..., D...].
 
   Args:
     shards: of the table, [R, D...] each; R may be larger by one in the first
@@ -26,9 +26,6 @@ def lookup(
     ids: [...], int, in [0, V).
     partition_strategy: 'div' for consecutive rows in each shard, 'mod' for
       interleaved rows.
-
-  Returns:
-    [..., D...].
 
   Raises:
     UserError: the strategy is unknown.

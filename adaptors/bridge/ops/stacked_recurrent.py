@@ -1,7 +1,7 @@
 """Stacked recurrent layers, one after the other instead of on many devices.
 
 Lingvo's GPipe runs its cells on several devices, which exchange micro-batches.
-XLA compiles no such exchange, and one program serves all devices here.
+XLA does not compile that exchange, and one program serves all devices here.
 """
 
 from collections.abc import Callable

@@ -42,7 +42,8 @@ def check_input(name: str, params: Any):
   for pattern, paths in _file_patterns(name, params):
     if sum(_size(path) for path in paths) == 0:
       raise errors.UserError(
-        f'{name}: the files of {pattern!r} are empty: {_few(paths)}'
+        f'{name}: the files of {pattern!r} are empty:'
+        f' {errors.short_list(paths)}'
       )
   _check_lengths(name, params)
   vocabulary_checks.check_vocabularies(name, params)
@@ -266,8 +267,3 @@ def _line_words(name, params) -> Iterator[int | None]:
             return
           left -= 1
           yield len(line.split())
-
-
-def _few(paths: list[str]) -> str:
-  more = f' and {len(paths) - 3} more' if len(paths) > 3 else ''
-  return ', '.join(paths[:3]) + more

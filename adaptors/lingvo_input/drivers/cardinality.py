@@ -53,11 +53,8 @@ def _sets_of(generator) -> list[Any]:
   sets = list((getattr(source, '_dataset', None) or {}).values())
   iterator = getattr(generator, '_eager_iterator', None)
   sets.append(getattr(iterator, '_dataset', None))
-  return [s for s in sets if s is not None and _is_eager(s)]
-
-
-def _is_eager(dataset) -> bool:
-  return hasattr(dataset.cardinality(), 'numpy')
+  sets = [one for one in sets if one is not None]
+  return [one for one in sets if hasattr(one.cardinality(), 'numpy')]
 
 
 def _set_ends(tf, dataset) -> bool | None:

@@ -78,7 +78,7 @@ def estimate(config: Config, variables: Mapping[str, Any]) -> Memory:
     variables: of its model, as returned by `variables_of`.
 
   Raises:
-    UserError: a weight cannot be sharded as its metadata ask for.
+    UserError: a weight cannot be sharded as its metadata require.
   """
   mesh = _mesh(config.model)
   learner = config.train.learner.Instantiate()

@@ -95,7 +95,7 @@ class Builder:
     """Adds an issue for each of `values` that was not used."""
     for path in sorted(self._unused):
       self.issues.append(
-        Issue(path, 'a value is given for it, but the text has no such field')
+        Issue(path, 'a value is given for it, but the text lacks the field')
       )
 
   def build(self, node: Any, old: Any = None, path: str = '') -> Any:

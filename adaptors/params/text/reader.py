@@ -80,7 +80,7 @@ def read_text(
   values: Mapping[str, Any] | None = None,
   drop: Iterable[str] = (),
 ) -> Read:
-  """Reads a text of Params.
+  """Reads a text of Params; returns the Params.
 
   Nothing in it is evaluated or unpickled. Only modules of Lingvo, the mounted
   params packages and `packages` are imported.
@@ -95,9 +95,6 @@ def read_text(
       abbreviated array or an object.
     drop: `fnmatch` patterns of paths of fields that may be dropped if their
       class no longer has them.
-
-  Returns:
-    The Params.
 
   Raises:
     UserError: not all of the text can be read; the message lists every path

@@ -15,7 +15,7 @@ Pax asks for the mark in each such class; others inherit from
 
 import dataclasses
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import fiddle as fdl
@@ -160,14 +160,11 @@ def _maker(others: list[str]):
       {name: _built(value) for name, value in values.items()}
       for values in (own, given)
     )
-    return cls(cls.HParams(**_set(given)), **own)
+    given = {k: v for k, v in given.items() if v is not _FROM_FACTORY}
+    return cls(cls.HParams(**given), **own)
 
   return make
 
 
 def _built(value: Any) -> Any:
   return value.Instantiate() if isinstance(value, config_lib.Config) else value
-
-
-def _set(given: Mapping[str, Any]) -> dict[str, Any]:
-  return {k: v for k, v in given.items() if v is not _FROM_FACTORY}

@@ -11,15 +11,12 @@ class TaskRegistry:
 
   @classmethod
   def add(cls, name: str, task_cls: type | None = None, **fields) -> Any:
-    """Registers a task in SeqIO.
+    """Registers a task in SeqIO; returns the task.
 
     Args:
       name: its name.
       task_cls: its class, `seqio.Task` by default.
       **fields: what the class takes.
-
-    Returns:
-      The task.
     """
     seqio = lingvo_runtime.seqio()
     task = (task_cls or seqio.Task)(name, **fields)

@@ -384,7 +384,7 @@ def train_step_single_learner(
   grad_fn: Callable[..., Any] | None = None,
   apply_fn: Callable[..., Any] | None = None,
 ) -> tuple[TrainState, StepFnOutput]:
-  """Makes a step.
+  """Makes a step; returns the next state, and outputs.
 
   Args:
     jax_task: the task.
@@ -398,9 +398,6 @@ def train_step_single_learner(
       gradients); None for the gradients of the loss.
     apply_fn: (model, variables, inputs, mutable, rngs) -> (outputs, updated
       variables), all by keyword; None for `model.apply`.
-
-  Returns:
-    The next state, and outputs.
 
   Raises:
     UserError: the task uses something that loops of one's own do not have.

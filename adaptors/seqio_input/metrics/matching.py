@@ -103,7 +103,7 @@ class Matched:
       what: description of the value, for messages.
 
     Raises:
-      UserError: an output has no such value.
+      UserError: an output lacks the value.
     """
     for output in self.outputs:
       if not isinstance(output, Mapping):
@@ -193,7 +193,7 @@ def match(
   }
   if any(wrong.values()):
     problems = '; '.join(
-      f'{len(keys)} {what} ({_first(keys)})'
+      f'{len(keys)} {what} ({errors.short_list(keys, _SHOWN)})'
       for what, keys in wrong.items()
       if keys
     )
@@ -240,11 +240,6 @@ def _scalar(value: Any) -> Any:
   if isinstance(value, np.ndarray) and not value.ndim and value.dtype == object:
     return value.item()
   return value
-
-
-def _first(keys: list[Hashable]) -> str:
-  shown = ', '.join(str(key) for key in keys[:_SHOWN])
-  return shown + (', ...' if len(keys) > _SHOWN else '')
 
 
 def _listed(fields: Mapping[str, Any]) -> str:

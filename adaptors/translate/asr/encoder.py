@@ -63,7 +63,7 @@ def _check(view: ParamsView):
   view.ignore('highway_skip is off', 'highway_skip_tpl')
   view.require('num_conv_lstm_layers', 0)
   view.ignore(
-    'there are no such layers', 'conv_lstm_tpl', 'after_conv_lstm_cnn_tpl'
+    'the encoder lacks these layers', 'conv_lstm_tpl', 'after_conv_lstm_cnn_tpl'
   )
   view.require('bidi_rnn_type', 'func')
   view.require('extra_per_layer_outputs', False)

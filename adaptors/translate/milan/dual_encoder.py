@@ -74,13 +74,7 @@ def dot_product(view: ParamsView) -> Translated:
 
 
 def _modality(view: ParamsView, name: str, dims: int) -> Translated | None:
-  """Returns the encoder of a modality, with paths from the dual encoder.
-
-  Args:
-    view: of the dual encoder.
-    name: of the modality.
-    dims: of the joint space.
-  """
+  """Returns the encoder of a modality, with paths from the dual encoder."""
   config = view.get('encoder_configs')[name]
   inputs = config.input_features
   inputs = (inputs,) if isinstance(inputs, str) else inputs
@@ -122,13 +116,7 @@ def _modality(view: ParamsView, name: str, dims: int) -> Translated | None:
 
 
 def _encoder(view: ParamsView, name: str, config: Any) -> Translated | None:
-  """Returns the layer that encodes a modality.
-
-  Args:
-    view: of the dual encoder.
-    name: of the modality.
-    config: its Params.
-  """
+  """Returns the layer that encodes a modality."""
   scope = config.encoder_scope or f'{name}_encoder'
   child = view.adopt(config.encoder, f'encoder_configs[{name}].encoder')
   child.params.name = child.params.name or scope

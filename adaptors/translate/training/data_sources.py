@@ -4,7 +4,6 @@ Lingvo takes a batch from one source, and multiplies the gradient of each
 variable by 1 if the source's regular expression matches its name, else by 0.
 """
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -54,19 +53,11 @@ def trained_weights(
       ' not accept them either',
     )
     return tuple
-  expressions = [one and _compiled(one, view, field) for one in filters]
+  expressions = [one and view.compiled(one, field) for one in filters]
   return lambda: tuple(
     frozenset(names.selected(one.search, view, field)) if one else None
     for one in expressions
   )
-
-
-def _compiled(pattern: str, view: ParamsView, field: str) -> re.Pattern | None:
-  try:
-    return re.compile(pattern)
-  except re.error as error:
-    view.issue(field, f'{pattern!r} is not a regular expression: {error}')
-    return None
 
 
 def _source(view: ParamsView, data: Any) -> tuple[Any, str]:

@@ -4,7 +4,6 @@ It reads what does not depend on the task's variables; `learners` does the rest.
 """
 
 import dataclasses
-import re
 from typing import Any
 
 from adaptors.params import params_trees
@@ -126,7 +125,7 @@ def _read(
   fields, zero_norm, checks = _read_scaling(view)
   fields |= _read_regularization(view)
   for field in ('bprop_variable_filter', 'bprop_variable_exclusion'):
-    _check_pattern(view, field)
+    view.compiled(view.get(field) or '', field)
   optimizer = registry.translate(_part(view, 'optimizer'))
   others = {}
   if isinstance(optimizer, optimizers.Composite):
@@ -239,11 +238,3 @@ def _read_regularization(view: ParamsView) -> dict:
   """Returns the fields of L1 and L2 regularisation."""
   names = ('l2_regularizer_weight', 'l1_regularizer_weight')
   return {name: view.get(name) for name in names if view.get(name)}
-
-
-def _check_pattern(view: ParamsView, field: str):
-  pattern = view.get(field)
-  try:
-    re.compile(pattern or '')
-  except re.error as error:
-    view.issue(field, f'{pattern!r} is not a regular expression: {error}')

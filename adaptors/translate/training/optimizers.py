@@ -4,7 +4,6 @@ The configs have neither learning rate nor schedule: the learner sets both.
 """
 
 import dataclasses
-import re
 
 import optax
 
@@ -381,10 +380,8 @@ def composite(view: ParamsView) -> Composite | None:
       optimizer, optimizers.Accumulator, optimizers.Shampoo
     ):
       view.issue(name, f'{params.cls.__name__} is not translated here')
-    elif _is_pattern(pattern):
+    elif view.compiled(pattern, name):
       found[pattern] = optimizer.set(learning_rate=float(rate))
-    else:
-      view.issue(name, 'it is not a regular expression')
   if _DEFAULT not in found:
     view.issue('optimizer_map', f'it has no usable optimizer {_DEFAULT!r}')
     return None
@@ -392,11 +389,3 @@ def composite(view: ParamsView) -> Composite | None:
 
 
 _DEFAULT = 'default_optimizer'
-
-
-def _is_pattern(text: str) -> bool:
-  try:
-    re.compile(text)
-  except re.error:
-    return False
-  return True

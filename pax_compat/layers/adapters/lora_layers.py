@@ -118,11 +118,7 @@ def set_lora(config: Config, rank: int = 8, target_layers: str = 'all'):
   Raises:
     UserError: the target is unknown.
   """
-  if target_layers not in _TARGETS:
-    raise errors.UserError(
-      f'target_layers is {target_layers!r}'
-      + errors.did_you_mean(target_layers, _TARGETS)
-    )
+  errors.check_known('target_layers', target_layers, _TARGETS)
   found = {id(x): x for x, _ in daglish.iterate(config) if _is_layer(x)}
   for tpl in found.values():
     if target_layers != 'attention':

@@ -49,7 +49,7 @@ class MultitaskResidualAdapter(base_layer.BaseLayer):
     tasks: jax.Array | None = None,
     add_residual: bool = True,
   ) -> jax.Array:
-    """Adapts the inputs.
+    """Adapts the inputs; returns [B, ..., D].
 
     Args:
       inputs: [B, ..., D].
@@ -57,9 +57,6 @@ class MultitaskResidualAdapter(base_layer.BaseLayer):
       tasks: int, the task of each position or of each row: the inputs' shape
         without its last or its last two dimensions; None for a single task.
       add_residual: whether the inputs are added.
-
-    Returns:
-      [B, ..., D].
 
     Raises:
       UserError: the tasks are missing, or their shape does not fit.
@@ -78,10 +75,7 @@ class MultitaskResidualAdapter(base_layer.BaseLayer):
   def _tasks(self, inputs, tasks):
     if tasks is None:
       if self.num_tasks != 1:
-        raise errors.UserError(
-          f'MultitaskResidualAdapter.num_tasks is {self.num_tasks}; expected'
-          ' the argument tasks'
-        )
+        raise errors.wrong_field(self, 'num_tasks', 'the argument tasks')
       return jnp.zeros(inputs.shape[:-1], int)
     missing = inputs.ndim - tasks.ndim
     if missing not in (1, 2) or tasks.shape != inputs.shape[: tasks.ndim]:
@@ -117,15 +111,10 @@ class AdaptedTransformerFeedForward(transformers.TransformerFeedForward):
 
   def setup(self):
     super().setup()
-    if self.mode not in _MODES:
-      raise errors.UserError(
-        f'AdaptedTransformerFeedForward.mode is {self.mode!r}'
-        + errors.did_you_mean(self.mode, _MODES)
-      )
+    errors.check_choice(self, 'mode', _MODES)
     if self.residual_droppath_prob:
-      raise errors.UserError(
-        'AdaptedTransformerFeedForward.residual_droppath_prob is'
-        f' {self.residual_droppath_prob}; expected 0 with an adapter'
+      raise errors.wrong_field(
+        self, 'residual_droppath_prob', '0 with an adapter'
       )
     self.create_child('adapters', self.adapter_tpl)
 
@@ -136,16 +125,13 @@ class AdaptedTransformerFeedForward(transformers.TransformerFeedForward):
     segment_ids: jax.Array | None = None,
     tasks: jax.Array | None = None,
   ) -> jax.Array:
-    """Computes the block.
+    """Computes the block; returns [B, T, D].
 
     Args:
       inputs: [B, T, D].
       paddings: [B, T], 1 where a position is padding; None if there is none.
       segment_ids: not used.
       tasks: see `MultitaskResidualAdapter`.
-
-    Returns:
-      [B, T, D].
     """
     del segment_ids
     x = super().__call__(inputs, paddings)

@@ -54,10 +54,7 @@ def dot_product_attention(
   inputs: AttentionInputs,
   options: AttentionOptions = attention_ops.DEFAULT_OPTIONS,
 ) -> jax.Array:
-  """Attends with the kernel of `options`.
-
-  Returns:
-    [B, T, N, H].
+  """Attends with the kernel of `options`; returns [B, T, N, H].
 
   Raises:
     UserError: the kernel is unknown, or it does not support the options.

@@ -72,7 +72,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     cap_before_bias: whether logits are capped before the relative bias is
       added.
     attention_extra_logit: logit of an additional source, whose value is zero;
-      None for no such source.
+      None for no source.
     attention_kernel: an `AttentionKernel` or its name.
     zero_fully_masked: whether the context of a target is zero if the mask hides
       all sources; else it is a mean of values.
@@ -198,9 +198,8 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       self.attention_kernel, where=f'{where}.attention_kernel'
     )
     if self.dim_per_head is None and self.hidden_dim % self.num_heads:
-      raise errors.UserError(
-        f'{where}.hidden_dim is {self.hidden_dim}; expected a multiple of'
-        f' num_heads, {self.num_heads}'
+      raise errors.wrong_field(
+        self, 'hidden_dim', f'a multiple of num_heads, {self.num_heads}'
       )
     if self.num_heads % self._kv_heads():
       raise errors.UserError(

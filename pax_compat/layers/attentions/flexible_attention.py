@@ -68,11 +68,7 @@ class FlexibleAttention(DotProductAttention):
 
   def _check_fields(self):
     super()._check_fields()
-    if self.left_context is not None and self.left_context < 1:
-      raise errors.UserError(
-        f'FlexibleAttention.left_context is {self.left_context}; expected 1 or'
-        ' more, or None'
-      )
+    errors.check_least(self, 1, 'left_context')
     if self.combine_qkv:
       raise errors.UserError(
         'FlexibleAttention.combine_qkv is not supported; use a'

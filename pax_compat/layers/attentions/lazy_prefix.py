@@ -37,7 +37,7 @@ def attend(
   options: AttentionOptions,
   prefixes: Sequence[tuple[jax.Array, jax.Array]],
 ) -> jax.Array:
-  """Attends to prefixes and to what comes after them.
+  """Attends to prefixes and to what comes after them; returns [R, T, N, H].
 
   Args:
     inputs: queries [R, T, N, H]; keys and values [R, S, K, H] after the
@@ -45,9 +45,6 @@ def attend(
     options: without dropout.
     prefixes: keys and values [B, P, K, H] of each, in order; R is a multiple of
       each B.
-
-  Returns:
-    [R, T, N, H].
   """
   rows, steps, heads, _ = inputs.query.shape
   groups = inputs.key.shape[2]

@@ -78,10 +78,7 @@ class DotProductAttentionXL(SelfAttention):
   def setup(self):
     super().setup()
     where = type(self).__name__
-    if self.rel_pos_emb_dim <= 0:
-      raise errors.UserError(
-        f'{where}.rel_pos_emb_dim is {self.rel_pos_emb_dim}; expected 1 or more'
-      )
+    errors.check_least(self, 1, 'rel_pos_emb_dim')
     if self.skip_term_b and not self._has_biases():
       raise errors.UserError(
         f'{where}.skip_term_b leaves only the relative bias of the distances,'
@@ -147,10 +144,7 @@ class ClippedDistanceEmbedding(base_layer.BaseLayer):
   embedding_dims: int = REQUIRED
 
   def setup(self):
-    if self.radius < 1:
-      raise errors.UserError(
-        f'ClippedDistanceEmbedding.radius is {self.radius}; expected 1 or more'
-      )
+    errors.check_least(self, 1, 'radius')
     shape = [2 * self.radius + 1, self.embedding_dims]
     self.create_variable('w', WeightHParams(shape, WeightInit.Constant(0.0)))
 

@@ -136,16 +136,13 @@ def or_indices(positions: jax.Array | None, x: jax.Array) -> jax.Array:
 
 
 def by_source(logits: jax.Array, sources: int) -> jax.Array:
-  """Converts logits by distance to logits by source.
+  """Converts logits by distance to logits by source; returns [..., T, S].
 
   Args:
     logits: [..., T, T + S]; the last dimension is in the order of distances,
       from that of the last target and the first source to that of the first
       target and the last source, and ends with an element that is ignored.
     sources: S.
-
-  Returns:
-    [..., T, S].
   """
   *batch, targets, width = logits.shape
   width -= 1

@@ -107,11 +107,7 @@ class Conformer(base_layer.BaseLayer):
       self.create_child('final_ln', self.final_ln_tpl, dim=self.model_dims)
 
   def _check_fields(self):
-    if self.layer_order not in _ORDERS:
-      raise errors.UserError(
-        f'Conformer.layer_order is {self.layer_order!r}'
-        + errors.did_you_mean(self.layer_order, _ORDERS)
-      )
+    errors.check_choice(self, 'layer_order', _ORDERS)
     for field in _DROPOUTS:
       value = getattr(self, field)
       if self.dropout_prob is not None and value not in (
@@ -203,9 +199,8 @@ class Conformer(base_layer.BaseLayer):
     """
     blocks = _ORDERS[self.layer_order]
     if atten_mask is not None and 'trans_atten' not in blocks:
-      raise errors.UserError(
-        f'Conformer.layer_order is {self.layer_order!r}; expected no atten_mask'
-        ' without attention'
+      raise errors.wrong_field(
+        self, 'layer_order', 'no atten_mask without attention'
       )
     x = (
       self.fflayer_start(inputs, paddings) if self.has_fflayer_start else inputs

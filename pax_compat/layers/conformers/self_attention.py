@@ -128,11 +128,7 @@ class SelfAttentionWithNormAndResidual(base_layer.BaseLayer):
         f' {self.norm_policy!r} and pre_layer_norm {self.pre_layer_norm};'
         ' expected pre_layer_norm=None'
       )
-    if self.norm_policy not in (None, *_NORMS):
-      raise errors.UserError(
-        'SelfAttentionWithNormAndResidual.norm_policy is'
-        f' {self.norm_policy!r}' + errors.did_you_mean(self.norm_policy, _NORMS)
-      )
+    errors.check_choice(self, 'norm_policy', (None, *_NORMS))
 
   def unified_norm_policy(self) -> str | None:
     """Returns the policy of `pre_layer_norm` and `norm_policy`."""

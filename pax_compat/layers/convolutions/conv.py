@@ -132,10 +132,7 @@ class BaseConv(base_layer.BaseLayer):
       value = getattr(self, field)
       if value is not None:
         _check_length(type(self), field, value, rank)
-    if self.padding not in ('SAME', 'VALID'):
-      raise errors.UserError(
-        f"{name}.padding is {self.padding!r}; expected 'SAME' or 'VALID'"
-      )
+    errors.check_choice(self, 'padding', ('SAME', 'VALID'))
     if self.is_causal and not self.tf_equivalent_padding:
       raise errors.UserError(f'{name}.is_causal requires tf_equivalent_padding')
     if self.is_causal and self.padding == 'VALID':

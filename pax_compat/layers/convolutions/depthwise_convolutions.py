@@ -94,16 +94,8 @@ class DepthwiseConv1D(BaseDepthwiseConv1D):
         f'DepthwiseConv1D.filter_shape is {list(self.filter_shape)}; expected'
         ' kernel size, input channels and channel multiplier'
       )
-    if self.rhs_dilation_rate < 1:
-      raise errors.UserError(
-        f'DepthwiseConv1D.rhs_dilation_rate is {self.rhs_dilation_rate};'
-        ' expected at least 1'
-      )
-    if self.padding not in ('SAME', 'VALID'):
-      raise errors.UserError(
-        f"DepthwiseConv1D.padding is {self.padding!r}; expected 'SAME' or"
-        " 'VALID'"
-      )
+    errors.check_least(self, 1, 'rhs_dilation_rate')
+    errors.check_choice(self, 'padding', ('SAME', 'VALID'))
     if self.is_causal and self.padding == 'VALID':
       raise errors.UserError(
         "DepthwiseConv1D.is_causal requires padding='SAME'"

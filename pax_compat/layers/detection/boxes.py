@@ -93,13 +93,10 @@ def from_residuals(anchors: jax.Array, residuals: jax.Array) -> jax.Array:
 
 
 def corners(boxes: jax.Array) -> jax.Array:
-  """Returns the eight corners of boxes.
+  """Returns the eight corners of boxes, [..., 8, 3].
 
   Args:
     boxes: [..., 7].
-
-  Returns:
-    [..., 8, 3].
   """
   own = boxes[..., None, 3:6] * jnp.asarray(_CORNERS, boxes.dtype)
   x, y, z = own[..., 0], own[..., 1], own[..., 2]

@@ -22,7 +22,7 @@ from pax_compat.layers.input_checks import check_integers
 
 
 def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
-  """Returns rows of a table.
+  """Returns rows of a table, [..., D].
 
   Args:
     table: [V, D].
@@ -31,9 +31,6 @@ def lookup(table: jax.Array, ids: jax.Array, style: str) -> jax.Array:
       'matmul' multiplies one-hot vectors with the table, which suits a table
       whose rows are split over the mesh; an id out of range gets zeros. On a
       single CPU, the same numbers are gathered.
-
-  Returns:
-    [..., D].
 
   Raises:
     UserError: the style is unknown.

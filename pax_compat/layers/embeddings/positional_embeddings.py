@@ -191,10 +191,7 @@ class PositionalEmbedding2D(base_layer.BaseLayer):
     before, after = self.num_prepend_cls_tokens, self.num_append_cls_tokens
     length = before + self.h * self.w + after
     if dims % 4:
-      raise errors.UserError(
-        f'PositionalEmbedding2D.embedding_dims is {dims}; expected a multiple'
-        ' of 4'
-      )
+      raise errors.wrong_field(self, 'embedding_dims', 'a multiple of 4')
     if position is not None or seq_length not in (None, length):
       raise errors.UserError(
         f'PositionalEmbedding2D: {self.h} x {self.w} patches and'

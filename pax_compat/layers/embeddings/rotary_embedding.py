@@ -32,22 +32,16 @@ class RotaryPositionalEmbedding(base_layer.BaseLayer):
 
   def setup(self):
     if self.embedding_dims % 2:
-      raise errors.UserError(
-        'RotaryPositionalEmbedding.embedding_dims is'
-        f' {self.embedding_dims}; expected an even number'
-      )
+      raise errors.wrong_field(self, 'embedding_dims', 'an even number')
 
   def __call__(
     self, inputs: jax.Array, position: jax.Array | None = None
   ) -> jax.Array:
-    """Rotates queries or keys.
+    """Rotates queries or keys; returns the same shape.
 
     Args:
       inputs: [B, T, N, H] or [B, T, H].
       position: [B, T] or [1, T]; None takes 0..T-1.
-
-    Returns:
-      The same shape.
 
     Raises:
       UserError: the last dimension of `inputs` is not `embedding_dims`.
@@ -77,15 +71,12 @@ class RotaryPositionalEmbedding(base_layer.BaseLayer):
   def extend_step(
     self, inputs: jax.Array, position: jax.Array | int
   ) -> jax.Array:
-    """Rotates queries or keys of a decoding step.
+    """Rotates queries or keys of a decoding step; returns the same shape.
 
     Args:
       inputs: [B, N, H]; or [B, P, N, H], of which the last one of P positions
         is decoded; or [B, H], without heads.
       position: [] or [B], that of the last one; those before 0 count as 0.
-
-    Returns:
-      The same shape.
     """
     if inputs.ndim < 4:
       return self.extend_step(

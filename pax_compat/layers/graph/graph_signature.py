@@ -129,7 +129,7 @@ def find_dependencies(
       raise errors.UserError(
         f'Graph: nothing writes {path!r}' + errors.did_you_mean(path, writers)
       )
-  roots = {_root(path) for path in (*outputs, *read)}
+  roots = {path.partition('.')[0] for path in (*outputs, *read)}
   unread = [name for name in inputs if name not in roots]
   if unread and not allow_unread_inputs:
     raise errors.UserError(
@@ -197,10 +197,6 @@ def _writers_of(path: str, writers: dict[str, int | None]) -> set[int | None]:
 
 def _is_within(path: str, whole: str) -> bool:
   return path.startswith(whole + '.')
-
-
-def _root(path: str) -> str:
-  return path.partition('.')[0]
 
 
 def _paths(item: Input) -> list[str]:

@@ -36,7 +36,7 @@ class GridDetector(base_detector.BaseDetector):
       location and size, A logits of the heading's bin, A positions in the bin,
       and what else the losses of location and size take.
     centerness_tpl: maps them to logits of how central a cell is in its object,
-      [B, X, Y, Z * K]; None for no such loss.
+      [B, X, Y, Z * K]; None for no loss.
     grid_size_z: Z.
     num_angle_bins: A.
     is_focal: whether the loss of classes is focal, or a cross-entropy.

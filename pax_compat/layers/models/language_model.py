@@ -497,7 +497,7 @@ def _no_praxis_slots(name: str) -> errors.UserError:
 
 
 def max_positions(lm_tpl: Config) -> int | None:
-  """Returns the number of positions that a network knows; None for any."""
+  """Returns the number of positions that a network supports; None for any."""
   embedding = config_lib.field_values(lm_tpl).get('position_emb_tpl')
   if not isinstance(embedding, Config):
     return None

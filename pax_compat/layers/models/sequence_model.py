@@ -118,13 +118,10 @@ class SequenceModel(base_model.BaseModel):
     return predictions.total_xent / count + rest, jnp.sum(rows)
 
   def encode(self, input_batch: NestedMap) -> NestedMap:
-    """Encodes sequences.
+    """Encodes sequences; returns `embeddings` [B, S, D], the encoder's output.
 
     Args:
       input_batch: `ids` [B, S], int, and `paddings` [B, S].
-
-    Returns:
-      `embeddings` [B, S, D], the encoder's output.
     """
     return NestedMap(
       embeddings=self.model.encode(input_batch.ids, input_batch.paddings)

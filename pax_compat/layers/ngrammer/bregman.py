@@ -125,9 +125,8 @@ class BregmanPCA(PcaSettings):
 
   def setup(self):
     if self.end_step <= self.start_step:
-      raise errors.UserError(
-        f'BregmanPCA.end_step is {self.end_step}; expected more than'
-        f' start_step, {self.start_step}'
+      raise errors.wrong_field(
+        self, 'end_step', f'more than start_step, {self.start_step}'
       )
     dims = self.input_dims
     dims = list(dims) if isinstance(dims, Sequence) else [dims]

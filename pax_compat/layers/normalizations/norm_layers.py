@@ -313,9 +313,7 @@ class GroupNorm(BaseNormalization):
 
   def setup(self):
     if self.input_rank not in (3, 4, 5):
-      raise errors.UserError(
-        f'GroupNorm.input_rank is {self.input_rank}; expected 3, 4 or 5'
-      )
+      raise errors.wrong_field(self, 'input_rank', '3, 4 or 5')
     if self.num_groups < 1 or self.min_group_size < 1:
       raise errors.UserError(
         f'GroupNorm: num_groups is {self.num_groups} and min_group_size'
@@ -399,11 +397,7 @@ class SpectralNorm(BaseNormalization):
   n_power_iteration: int = 1
 
   def setup(self):
-    if self.n_power_iteration < 1:
-      raise errors.UserError(
-        f'SpectralNorm.n_power_iteration is {self.n_power_iteration}; expected'
-        ' at least 1'
-      )
+    errors.check_least(self, 1, 'n_power_iteration')
     self._create_weight('u', WeightInit.Gaussian(), trainable=False)
 
   def __call__(self, inputs, paddings=None):

@@ -120,11 +120,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     self.create_child('body', self.single_stage_body)
 
   def _check_counts(self):
-    if self.num_stages < 1:
-      raise errors.UserError(
-        f'{type(self).__name__}.num_stages is {self.num_stages}; expected 1 or'
-        ' more'
-      )
+    errors.check_least(self, 1, 'num_stages')
 
   @property
   def _repeats(self) -> int | None:
@@ -165,11 +161,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     return microbatches.join(outputs, chunks) if splits else outputs
 
   def _streams(self, number: int) -> bool:
-    """Whether inputs and outputs are streamed through the stages.
-
-    Args:
-      number: M.
-    """
+    """Whether inputs and outputs are streamed through the stages."""
     if not self.stream_io:
       return False
     if number % self.num_stages:
@@ -470,11 +462,7 @@ class CircularLayerwiseShardablePipelined(LayerwiseShardablePipelined):
 
   def _check_counts(self):
     super()._check_counts()
-    if self.circular_repeat < 1:
-      raise errors.UserError(
-        f'{type(self).__name__}.circular_repeat is {self.circular_repeat};'
-        ' expected 1 or more'
-      )
+    errors.check_least(self, 1, 'circular_repeat')
 
   def _schedule(self, number: int) -> Schedule:
     if self.circular_repeat > 1 and number < self.num_stages:

@@ -148,7 +148,7 @@ def einsum(
   zp: jax.Array | None = None,
   scale_act: jax.Array | None = None,
 ) -> jax.Array:
-  """Multiplies with a quantized weight.
+  """Multiplies with a quantized weight; returns the outputs, floats.
 
   Args:
     eqn: 'inputs,weight->outputs'; the inputs may start with '...'.
@@ -158,9 +158,6 @@ def einsum(
     zp: zero points, likewise; None if there are none.
     scale_act: scale of the inputs: [], or their shape with a size of 1 where
       they are summed over; None if they are floats.
-
-  Returns:
-    The outputs, floats.
   """
   operands, _, outputs = eqn.replace(' ', '').partition('->')
   inputs, weight = operands.split(',')

@@ -55,10 +55,7 @@ class FRnn(base_layer.BaseLayer):
   unroll: int = 1
 
   def setup(self):
-    if self.unroll < 1:
-      raise errors.UserError(
-        f'{type(self).__name__}.unroll is {self.unroll}; expected 1 or more'
-      )
+    errors.check_least(self, 1, 'unroll')
     child_layers.keep_apart(self, 'cell', self.cell_tpl)
     self.create_child('cell', self.cell_tpl)
 

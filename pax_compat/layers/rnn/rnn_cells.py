@@ -46,16 +46,13 @@ class BaseRnnCell(base_layer.BaseLayer):
     raise NotImplementedError(type(self).__name__)
 
   def __call__(self, state0: NestedMap, inputs: NestedMap) -> NestedMap:
-    """Computes a step.
+    """Computes a step; returns the state after the step.
 
     Args:
       state0: the state before the step.
       inputs: `act`, [B, I] or a list of `inputs_arity` arrays; `padding`
         [B, 1], 1 where the state is carried over unchanged; and optionally
         `reset_mask` [B, 1], 0 where the state is reset before the step.
-
-    Returns:
-      The state after the step.
     """
     raise NotImplementedError(type(self).__name__)
 
@@ -127,10 +124,7 @@ class LstmCellSimple(BaseRnnCell):
 
   def setup(self):
     if not 0 <= self.zo_prob < 1:
-      raise errors.UserError(
-        f'{type(self).__name__}.zo_prob is {self.zo_prob}; expected 0 or more,'
-        ' and less than 1'
-      )
+      raise errors.wrong_field(self, 'zo_prob', '0 or more, and less than 1')
     columns = self.num_gates * self.hidden_size
     self.create_variable(
       'wm',
@@ -180,14 +174,11 @@ class LstmCellSimple(BaseRnnCell):
   def fprop_with_projected_inputs(
     self, state0: NestedMap, inputs: NestedMap
   ) -> NestedMap:
-    """Computes a step, like `__call__`.
+    """Computes a step, like `__call__`; returns the state after the step.
 
     Args:
       state0: the state before the step.
       inputs: `proj_inputs` [B, G * H], from `project_input`, instead of `act`.
-
-    Returns:
-      The state after the step.
     """
     weights = self.recurrent_weights()
     draws = self.zoneout_draws(inputs.padding.shape[:-1])
@@ -248,7 +239,7 @@ class LstmCellSimple(BaseRnnCell):
     state0: NestedMap,
     inputs: NestedMap,
   ) -> NestedMap:
-    """Computes a step with the given weights.
+    """Computes a step with the given weights; returns the state after the step.
 
     Args:
       product: multiplies by one of `recurrent_weights`, by its name; for `wm`
@@ -257,9 +248,6 @@ class LstmCellSimple(BaseRnnCell):
       state0: the state before the step.
       inputs: `padding` [B, 1], optionally `reset_mask` [B, 1], and
         `zoneout_draws`.
-
-    Returns:
-      The state after the step.
     """
     if self.reset_cell_state and 'reset_mask' in inputs:
       keeps = inputs.reset_mask > 0

@@ -3,9 +3,9 @@
 from typing import Any
 
 from pax_compat.config import Config
-from pax_compat.layers import activations
 from pax_compat.layers.attentions.relative_bias import RelativeBias
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
+from pax_compat.layers.normalizations import RmsNorm
 from pax_compat.layers.transformer_models import sparse_decoders
 from pax_compat.layers.transformer_models.transformer_lm import (
   LanguageModelType,
@@ -14,66 +14,46 @@ from pax_compat.layers.transformer_models.transformer_lm import (
 from pax_compat.layers.transformers import StackedTransformer
 
 
-def _block(
-  model_dim: int,
-  ff_dim: int,
-  attention_num_heads: int,
-  attention_key_value_dim: int,
-  name: str = 'transformer',
-  moe: bool = False,
-  moe_hidden_dim: int | None = None,
-  moe_gating_embedding_level: str = 'token',
-  ffn_activation_cls: type = activations.GELU,
-  use_gated_activation: bool = True,
-  mask_self_attention: bool = True,
-  cross_attention: bool = False,
-  atten_logit_cap: float = 0.0,
-  attention_extra_logit: float | None = 0.0,
-  relative_attention_num_buckets: int = 32,
-  relative_attention_max_distance: int = 128,
-  moe_load_balance_loss_weight: float = 0.01,
-  moe_gating_func: str = 'top2',
-  moe_gating_logit_cap: float = 0.0,
-  num_groups: int = 1,
-  c_dim: int | None = None,
-  capacity_factor: float | None = 0.0,
-  e_dim: int | None = None,
-  combine_qkv: bool = False,
-  bidirectional: bool = False,
-) -> sparse_decoders.Block:
-  """Returns a block; see `GlamStackedTransformerHParams`."""
-  return sparse_decoders.Block(
-    name=name,
-    model_dims=model_dim,
-    hidden_dims=ff_dim,
-    num_heads=attention_num_heads,
-    dim_per_head=attention_key_value_dim,
-    num_layers=2 if moe else 1,
-    moe_layers=[0] if moe else None,
-    activation=ffn_activation_cls,
-    is_gated=use_gated_activation,
-    is_causal=mask_self_attention,
-    cross_attention=cross_attention,
-    logit_cap=atten_logit_cap,
-    extra_logit=attention_extra_logit,
-    combine_qkv=combine_qkv,
-    relative_bias=RelativeBias.config(
-      relative_attention_num_buckets=relative_attention_num_buckets,
-      relative_attention_max_distance=relative_attention_max_distance,
-      bidirectional=bidirectional,
-    ),
-    experts=sparse_decoders.Experts(
-      count=e_dim,
-      hidden_dims=moe_hidden_dim or ff_dim,
-      groups=num_groups,
-      capacity=c_dim,
-      capacity_factor=capacity_factor,
-      gating_func=moe_gating_func,
-      gating_logit_cap=moe_gating_logit_cap,
-      gating_embedding_level=moe_gating_embedding_level,
-      loss_weight=moe_load_balance_loss_weight,
-    ),
-  )
+class _Block(sparse_decoders.Block):
+  """A layer with experts and a dense one, or a dense one."""
+
+  PERIOD = 2
+
+  def _set_layer(self, layer: Config):
+    self._set_attention(layer.tr_atten_tpl)
+    layer.tr_fflayer_tpl.set(
+      input_dims=self.model_dim,
+      hidden_dims=self.ff_dim,
+      has_bias=False,
+      apply_padding_first=True,
+      ln_tpl=RmsNorm.config(direct_scale=True),
+      add_skip_connection=True,
+      activation_tpl=Config(self.ffn_activation_cls),
+      use_gated_activation=self.use_gated_activation,
+      internal_gshard_variance_scaling_fan_in_init=True,
+    )
+
+  def _set_attention(self, attention: Config):
+    attention.set(
+      attention_extra_logit=self.attention_extra_logit,
+      use_bias=False,
+      atten_logit_cap=self.atten_logit_cap,
+      internal_gshard_gaussian_init=True,
+      internal_enable_query_scale=False,
+      internal_enable_per_dim_scale=False,
+      relative_bias_tpl=RelativeBias.config(
+        relative_attention_num_buckets=self.relative_attention_num_buckets,
+        relative_attention_max_distance=self.relative_attention_max_distance,
+        bidirectional=self.bidirectional,
+      ),
+      output_proj_use_nhd_shape=True,
+    )
+    attention.proj_tpl.attention_combine_dims = True
+    if self.combine_qkv:
+      attention.combine_qkv = True
+      attention.combined_qkv_proj_tpl.set(
+        use_bias=False, attention_combine_dims=True
+      )
 
 
 def GlamStackedTransformerHParams(
@@ -93,7 +73,7 @@ def GlamStackedTransformerHParams(
       relative_attention_max_distance and bidirectional: see `RelativeBias`;
       combine_qkv.
   """
-  return _block(*sizes, **fields).config()
+  return _Block(*sizes, **fields).config()
 
 
 def GlamUniTransformerLmHParams(
@@ -136,7 +116,7 @@ def GlamUniTransformerLmHParams(
     checkpoint_policy: what repeated layers save for the backward pass.
     **of_block: see `GlamStackedTransformerHParams`.
   """
-  block = _block(
+  block = _Block(
     model_dim,
     ff_dim,
     attention_num_heads,
@@ -150,7 +130,6 @@ def GlamUniTransformerLmHParams(
     name=name,
     num_layers=num_transformer_layers,
     vocab_size=vocab_size,
-    period=2,
     is_repeated=repeat,
     num_stages=num_pipeline_stages,
     num_microbatches=num_pipeline_microbatches,

@@ -1,10 +1,13 @@
 """Configs of Grok-1."""
 
+import dataclasses
 from typing import Any
 
 from pax_compat import errors
 from pax_compat.config import Config
-from pax_compat.layers import activations
+from pax_compat.layers.attentions.multi_query_attention import (
+  MultiQueryDotProductAttention,
+)
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.transformer_models import sparse_decoders
 from pax_compat.layers.transformer_models.transformer_lm import (
@@ -14,78 +17,61 @@ from pax_compat.layers.transformer_models.transformer_lm import (
 from pax_compat.layers.transformers import StackedTransformer
 
 
-def _block(
+@dataclasses.dataclass(frozen=True)
+class _Block(sparse_decoders.Block):
+  """One layer, with experts or dense.
+
+  It has no relative biases, and its projections of q, k, v are separate.
+
+  Attributes:
+    use_fp8: not supported.
+    attention_num_groups: K.
+  """
+
+  PERIOD = 1
+
+  use_fp8: bool = False
+  attention_num_groups: int = dataclasses.field(kw_only=True)
+
+  def __post_init__(self):
+    if self.use_fp8:
+      raise errors.UserError(
+        'use_fp8 is not supported; set the einsum_tpl of the layers instead'
+      )
+
+  def _set_layer(self, layer: Config):
+    layer.tr_atten_tpl = MultiQueryDotProductAttention.config(
+      num_kv_heads=self.attention_num_groups, combine_qkv=False
+    )
+    layer.tr_atten_tpl.proj_tpl.use_bias = True
+
+  def _set_experts(self, moe: Config):
+    super()._set_experts(moe)
+    moe.set(
+      add_skip_connection=True,
+      activation_tpl=Config(self.ffn_activation_cls),
+      use_gated_activation=self.use_gated_activation,
+    )
+
+
+def GrokStackedTransformerHParams(
   model_dim: int,
   ff_dim: int,
   attention_num_heads: int,
   attention_num_groups: int,
   attention_key_value_dim: int,
-  name: str = 'transformer',
-  moe: bool = False,
-  moe_hidden_dim: int | None = None,
-  moe_gating_embedding_level: str = 'token',
-  ffn_activation_cls: type = activations.GELU,
-  use_gated_activation: bool = True,
-  mask_self_attention: bool = True,
-  cross_attention: bool = False,
-  atten_logit_cap: float = 0.0,
-  attention_extra_logit: float | None = 0.0,
-  relative_attention_num_buckets: int = 32,
-  relative_attention_max_distance: int = 128,
-  moe_load_balance_loss_weight: float = 0.01,
-  moe_gating_func: str = 'top2',
-  moe_gating_logit_cap: float = 0.0,
-  num_groups: int = 1,
-  c_dim: int | None = None,
-  capacity_factor: float | None = 0.0,
-  e_dim: int | None = None,
-  combine_qkv: bool = False,
-  bidirectional: bool = False,
-  use_fp8: bool = False,
-) -> sparse_decoders.Block:
-  """Returns a block; see `GrokStackedTransformerHParams`."""
-  # Grok has no relative biases, and its projections of q, k, v are separate.
-  del relative_attention_num_buckets, relative_attention_max_distance
-  del bidirectional, combine_qkv, atten_logit_cap, attention_extra_logit
-  if use_fp8:
-    raise errors.UserError(
-      'use_fp8 is not supported; set the einsum_tpl of the layers instead'
-    )
-  return sparse_decoders.Block(
-    name=name,
-    model_dims=model_dim,
-    hidden_dims=ff_dim,
-    num_heads=attention_num_heads,
-    dim_per_head=attention_key_value_dim,
-    num_layers=1,
-    num_kv_heads=attention_num_groups,
-    moe_layers=[0] if moe else None,
-    activation=ffn_activation_cls,
-    is_gated=use_gated_activation,
-    is_causal=mask_self_attention,
-    cross_attention=cross_attention,
-    experts=sparse_decoders.Experts(
-      count=e_dim,
-      hidden_dims=moe_hidden_dim or ff_dim,
-      groups=num_groups,
-      capacity=c_dim,
-      capacity_factor=capacity_factor,
-      gating_func=moe_gating_func,
-      gating_logit_cap=moe_gating_logit_cap,
-      gating_embedding_level=moe_gating_embedding_level,
-      loss_weight=moe_load_balance_loss_weight,
-    ),
-  )
-
-
-def GrokStackedTransformerHParams(
-  *sizes: Any, **fields: Any
+  *others: Any,
+  **fields: Any,
 ) -> Config[StackedTransformer]:
   """Returns a block: one layer, with experts or dense.
 
   Args:
-    *sizes: in this order: model_dim, ff_dim, attention_num_heads,
-      attention_num_groups, attention_key_value_dim; also by name.
+    model_dim: of the model.
+    ff_dim: of the hidden layers.
+    attention_num_heads: heads.
+    attention_num_groups: groups of heads that share keys and values.
+    attention_key_value_dim: of a head.
+    *others: the following, in the order of `sparse_decoders.Block`.
     **fields: name; moe: whether there are experts; e_dim: their number;
       moe_hidden_dim: of their hidden layer; num_groups, c_dim (capacity),
       capacity_factor and the `moe_...` fields: see
@@ -95,7 +81,15 @@ def GrokStackedTransformerHParams(
       relative_attention_max_distance, bidirectional and combine_qkv have no
       effect on its attention, whose groups of heads share keys and values.
   """
-  return _block(*sizes, **fields).config()
+  return _Block(
+    model_dim,
+    ff_dim,
+    attention_num_heads,
+    attention_key_value_dim,
+    *others,
+    attention_num_groups=attention_num_groups,
+    **fields,
+  ).config()
 
 
 def GrokUniTransformerLmHParams(
@@ -138,13 +132,13 @@ def GrokUniTransformerLmHParams(
     checkpoint_policy: what repeated layers save for the backward pass.
     **of_block: see `GrokStackedTransformerHParams`.
   """
-  block = _block(
+  block = _Block(
     model_dim,
     ff_dim,
     attention_num_heads,
-    attention_num_groups,
     attention_key_value_dim,
     name='decoder_block',
+    attention_num_groups=attention_num_groups,
     moe=moe,
     **of_block,
   )
@@ -153,7 +147,6 @@ def GrokUniTransformerLmHParams(
     name=name,
     num_layers=num_transformer_layers,
     vocab_size=vocab_size,
-    period=1,
     num_stages=num_pipeline_stages,
     num_microbatches=num_pipeline_microbatches,
     z_loss_weight=z_loss_weight,

@@ -10,15 +10,11 @@ experts, V vocabulary.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from typing import ClassVar
 
 from pax_compat import errors
 from pax_compat.config import Config
 from pax_compat.layers import activations
-from pax_compat.layers.attentions.multi_query_attention import (
-  MultiQueryDotProductAttention,
-)
-from pax_compat.layers.attentions.relative_bias import RelativeBias
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.embedding_softmax import GShardSharedEmbeddingSoftmax
 from pax_compat.layers.normalizations import RmsNorm
@@ -33,159 +29,114 @@ from pax_compat.layers.transformers import (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Experts:
-  """The layers with experts of a decoder.
-
-  Attributes:
-    count: E.
-    hidden_dims: F of each expert.
-    groups: groups in which tokens are dispatched.
-    capacity: minimum of an expert's slots; see `TransformerFeedForwardMoe`, as
-      for the following.
-    capacity_factor: likewise, relative to equal loads.
-    gating_func: how tokens choose experts.
-    gating_logit_cap: soft cap of the gate's logits.
-    gating_embedding_level: what the gate sees.
-    loss_weight: factor of the load-balancing loss.
-  """
-
-  count: int | None
-  hidden_dims: int
-  groups: int = 1
-  capacity: int | None = None
-  capacity_factor: float | None = 0.0
-  gating_func: str = 'top2'
-  gating_logit_cap: float = 0.0
-  gating_embedding_level: str = 'token'
-  loss_weight: float = 0.01
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Block:
-  """One or more layers, which a decoder repeats.
+  """One or more layers, which a decoder repeats; fields have Pax's names.
 
   Attributes:
-    model_dims: D.
-    hidden_dims: F.
-    num_heads: N.
-    dim_per_head: H.
-    num_kv_heads: K; None for as many as heads.
-    experts: of the layers with experts.
-    num_layers: number of layers.
-    moe_layers: indices of those with experts; None for none.
-    activation: class of the activation of hidden layers.
-    is_gated: whether these are gated.
-    is_causal: whether self-attention is causal.
-    cross_attention: whether there is cross-attention.
-    use_bias: whether projections of attention have biases.
-    relative_bias: a config of relative attention biases; None for none.
-    logit_cap: soft cap of the attention's logits.
-    extra_logit: logit of attending to nothing.
-    combine_qkv: whether the projections are one weight.
+    PERIOD: number of layers of a block whose first one has experts.
+    model_dim: D.
+    ff_dim: F.
+    attention_num_heads: N.
+    attention_key_value_dim: H.
     name: name of the stack.
+    moe: whether the first layer has experts.
+    moe_hidden_dim: F of each expert; None for `ff_dim`.
+    moe_gating_embedding_level: what the gate sees; see
+      `TransformerFeedForwardMoe`, as for the following of experts.
+    ffn_activation_cls: class of the activation of hidden layers.
+    use_gated_activation: whether these are gated.
+    mask_self_attention: whether self-attention is causal.
+    cross_attention: whether there is cross-attention.
+    atten_logit_cap: soft cap of the attention's logits.
+    attention_extra_logit: logit of attending to nothing.
+    relative_attention_num_buckets: see `RelativeBias`.
+    relative_attention_max_distance: likewise.
+    moe_load_balance_loss_weight: factor of the load-balancing loss.
+    moe_gating_func: how tokens choose experts.
+    moe_gating_logit_cap: soft cap of the gate's logits.
+    num_groups: groups in which tokens are dispatched.
+    c_dim: minimum of an expert's slots.
+    capacity_factor: likewise, relative to equal loads.
+    e_dim: E.
+    combine_qkv: whether the projections are one weight.
+    bidirectional: see `RelativeBias`.
   """
 
-  model_dims: int
-  hidden_dims: int
-  num_heads: int
-  dim_per_head: int
-  num_kv_heads: int | None = None
-  experts: Experts
-  num_layers: int
-  moe_layers: Sequence[int] | None
-  activation: type = activations.GELU
-  is_gated: bool = True
-  is_causal: bool = True
-  cross_attention: bool = False
-  use_bias: bool = False
-  relative_bias: Config[RelativeBias] | None = None
-  logit_cap: float = 0.0
-  extra_logit: float | None = 0.0
-  combine_qkv: bool = False
+  PERIOD: ClassVar[int]
+
+  model_dim: int
+  ff_dim: int
+  attention_num_heads: int
+  attention_key_value_dim: int
   name: str = 'transformer'
+  moe: bool = False
+  moe_hidden_dim: int | None = None
+  moe_gating_embedding_level: str = 'token'
+  ffn_activation_cls: type = activations.GELU
+  use_gated_activation: bool = True
+  mask_self_attention: bool = True
+  cross_attention: bool = False
+  atten_logit_cap: float = 0.0
+  attention_extra_logit: float | None = 0.0
+  relative_attention_num_buckets: int = 32
+  relative_attention_max_distance: int = 128
+  moe_load_balance_loss_weight: float = 0.01
+  moe_gating_func: str = 'top2'
+  moe_gating_logit_cap: float = 0.0
+  num_groups: int = 1
+  c_dim: int | None = None
+  capacity_factor: float | None = 0.0
+  e_dim: int | None = None
+  combine_qkv: bool = False
+  bidirectional: bool = False
+
+  @property
+  def num_layers(self) -> int:
+    """Number of layers."""
+    return self.PERIOD if self.moe else 1
 
   def config(self) -> Config[StackedTransformer]:
     """Returns the config of the layers."""
     stack = StackedTransformer.config(
       name=self.name,
       packed_input=True,
-      model_dims=self.model_dims,
-      hidden_dims=self.hidden_dims,
+      model_dims=self.model_dim,
+      hidden_dims=self.ff_dim,
       num_layers=self.num_layers,
-      moe_layers=self.moe_layers,
-      num_heads=self.num_heads,
-      dim_per_head=self.dim_per_head,
-      num_experts=self.experts.count,
-      num_groups=self.experts.groups,
-      mask_self_attention=self.is_causal,
+      moe_layers=[0] if self.moe else None,
+      num_heads=self.attention_num_heads,
+      dim_per_head=self.attention_key_value_dim,
+      num_experts=self.e_dim,
+      num_groups=self.num_groups,
+      mask_self_attention=self.mask_self_attention,
       use_cross_attention=self.cross_attention,
     )
     layer = stack.transformer_layer_params_tpl
     layer.ln_tpl = RmsNorm.config(direct_scale=True)
-    if self.num_kv_heads is None:
-      self._set_attention(layer.tr_atten_tpl)
-      self._set_feed_forward(layer.tr_fflayer_tpl)
-    else:
-      layer.tr_atten_tpl = MultiQueryDotProductAttention.config(
-        num_kv_heads=self.num_kv_heads, combine_qkv=False
-      )
-      layer.tr_atten_tpl.proj_tpl.use_bias = True
+    self._set_layer(layer)
     self._set_experts(stack.moe_layer_tpl)
     return stack
 
-  def _set_attention(self, attention: Config):
-    attention.set(
-      attention_extra_logit=self.extra_logit,
-      use_bias=self.use_bias,
-      atten_logit_cap=self.logit_cap,
-      internal_gshard_gaussian_init=True,
-      internal_enable_query_scale=False,
-      internal_enable_per_dim_scale=False,
-      relative_bias_tpl=self.relative_bias,
-      output_proj_use_nhd_shape=True,
-    )
-    attention.proj_tpl.attention_combine_dims = True
-    if self.combine_qkv:
-      attention.combine_qkv = True
-      attention.combined_qkv_proj_tpl.set(
-        use_bias=False, attention_combine_dims=True
-      )
-
-  def _set_feed_forward(self, feed_forward: Config):
-    feed_forward.set(
-      input_dims=self.model_dims,
-      hidden_dims=self.hidden_dims,
-      has_bias=False,
-      apply_padding_first=True,
-      ln_tpl=RmsNorm.config(direct_scale=True),
-      add_skip_connection=True,
-      activation_tpl=Config(self.activation),
-      use_gated_activation=self.is_gated,
-      internal_gshard_variance_scaling_fan_in_init=True,
-    )
+  def _set_layer(self, layer: Config):
+    """Sets the attention and the feed-forward layer."""
+    raise NotImplementedError
 
   def _set_experts(self, moe: Config):
     moe.set(
-      input_dims=self.model_dims,
-      hidden_dims=self.experts.hidden_dims,
+      input_dims=self.model_dim,
+      hidden_dims=self.moe_hidden_dim or self.ff_dim,
       ln_tpl=RmsNorm.config(direct_scale=True),
-      num_experts=self.experts.count,
-      num_groups=self.experts.groups,
-      gating_logit_cap=self.experts.gating_logit_cap,
-      expert_capacity_dim=self.experts.capacity,
-      unadjusted_expert_capacity_factor=self.experts.capacity_factor,
+      num_experts=self.e_dim,
+      num_groups=self.num_groups,
+      gating_logit_cap=self.moe_gating_logit_cap,
+      expert_capacity_dim=self.c_dim,
+      unadjusted_expert_capacity_factor=self.capacity_factor,
       internal_gshard_variance_scaling_fan_in_init=True,
-      moe_load_balance_loss_weight=self.experts.loss_weight,
-      gating_func=self.experts.gating_func,
-      moe_gating_embedding_level=self.experts.gating_embedding_level,
+      moe_load_balance_loss_weight=self.moe_load_balance_loss_weight,
+      gating_func=self.moe_gating_func,
+      moe_gating_embedding_level=self.moe_gating_embedding_level,
     )
-    if self.num_kv_heads is not None:
-      moe.set(
-        add_skip_connection=True,
-        activation_tpl=Config(self.activation),
-        use_gated_activation=self.is_gated,
-      )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,7 +147,6 @@ class Decoder:
     block: its layers; those of a pipeline stage have more of them.
     num_layers: all layers.
     vocab_size: V.
-    period: of the layers with experts: each has `period - 1` others after it.
     is_repeated: whether the layers are repeated, not stacked.
     num_stages: pipeline stages; 1 for no pipeline.
     num_microbatches: microbatches of the pipeline.
@@ -211,7 +161,6 @@ class Decoder:
   block: Block
   num_layers: int
   vocab_size: int
-  period: int
   is_repeated: bool = True
   num_stages: int = 1
   num_microbatches: int = 1
@@ -227,7 +176,7 @@ class Decoder:
     Raises:
       UserError: pipeline stages would have different numbers of layers.
     """
-    dims = self.block.model_dims
+    dims = self.block.model_dim
     return TransformerLm.config(
       name=self.name,
       packed_input=True,
@@ -274,4 +223,6 @@ class Decoder:
     )
 
   def _set_layers(self, block: Config, count: int):
-    block.set(num_layers=count, moe_layers=list(range(0, count, self.period)))
+    block.set(
+      num_layers=count, moe_layers=list(range(0, count, self.block.PERIOD))
+    )

@@ -137,12 +137,7 @@ class TransformerLm(transformer_sharding.TransformerModel):
 
   def setup(self):
     refuse_mappings(self, 'wt', 'out')
-    kinds = [kind.value for kind in LanguageModelType]
-    if self.model_type not in kinds:
-      raise errors.UserError(
-        f'TransformerLm.model_type is {self.model_type!r}'
-        + errors.did_you_mean(str(self.model_type), kinds)
-      )
+    errors.check_choice(self, 'model_type', LanguageModelType)
     if self.order_by_position and self.model_type != LanguageModelType.CAUSAL:
       raise errors.UserError(
         'TransformerLm.order_by_position is only for the model_type'

@@ -200,14 +200,11 @@ class TransformerModel(ForwardsDecodeStates, base_layer.BaseLayer):
 
   @classmethod
   def set_custom_sharding_params(cls, lm_p: Config, **shardings) -> Config:
-    """Shards a model tensor by tensor.
+    """Shards a model tensor by tensor; returns `lm_p`, modified.
 
     Args:
       lm_p: config of this class.
       **shardings: see `shard_model`.
-
-    Returns:
-      `lm_p`, modified.
     """
     return shard_model(lm_p, cls.SHARDED_TEMPLATES, **shardings)
 

@@ -116,11 +116,9 @@ def top2_gating(
   Raises:
     UserError: the policy is unknown.
   """
-  if second_expert_policy not in SECOND_EXPERT_POLICIES:
-    raise errors.UserError(
-      f'second_expert_policy is {second_expert_policy!r}'
-      + errors.did_you_mean(second_expert_policy, SECOND_EXPERT_POLICIES)
-    )
+  errors.check_known(
+    'second_expert_policy', second_expert_policy, SECOND_EXPERT_POLICIES
+  )
   experts = logits.shape[-1]
   logits = logits.astype(jnp.float32)
   gates = jax.nn.softmax(logits)

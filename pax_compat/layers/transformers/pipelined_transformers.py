@@ -11,7 +11,6 @@ import jax
 
 from pax_compat import base_layer, errors
 from pax_compat.config import REQUIRED, Config, sub_config_field
-from pax_compat.layer_core.decode_states import ForwardsDecodeStates
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers.attentions.attention_masks import Mask, takes_structure
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
@@ -19,10 +18,11 @@ from pax_compat.layers.pipelines import pipeline
 from pax_compat.layers.template_fields import agreed, refuse_mappings
 from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
+  WrappedStack,
 )
 
 
-class PipelinedTransformer(ForwardsDecodeStates, base_layer.BaseLayer):
+class PipelinedTransformer(WrappedStack):
   """A `StackedTransformer` in pipeline stages; see `pipeline`.
 
   Attributes:
@@ -180,31 +180,6 @@ class PipelinedTransformer(ForwardsDecodeStates, base_layer.BaseLayer):
       outputs = self.output_norm(outputs)
     return self.shard(outputs, self.activation_split_dims_mapping.final_out)
 
-  def init_states(self, *args: int, **kwargs: jax.Array | None):
-    """Initialises the decode states; see `Transformer.init_states`."""
-    self.pipeline.init_states(*args, **kwargs)
-
-  def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
-    return [self.pipeline]
-
-  @takes_structure
-  def extend_step(
-    self,
-    inputs: jax.Array,
-    *,
-    time_step: jax.Array,
-    segment_pos: jax.Array | None = None,
-    atten_mask: Mask = None,
-    cross_paddings: jax.Array | None = None,
-    cross_segment_mask: Mask = None,
-  ) -> jax.Array:
-    """Applies all stages to new positions; see `StackedTransformer`."""
-    outputs = self.pipeline.extend_step(
-      inputs,
-      time_step=time_step,
-      segment_pos=segment_pos,
-      atten_mask=atten_mask,
-      cross_paddings=cross_paddings,
-      cross_segment_mask=cross_segment_mask,
-    )
-    return self._output(outputs)
+  @property
+  def _wrapping(self) -> base_layer.BaseLayer:
+    return self.pipeline

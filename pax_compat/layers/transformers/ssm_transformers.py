@@ -42,9 +42,8 @@ class SSMTransformer(Transformer):
 
   def _create_self_attention(self):
     if self.ssm_dim != self.input_dims:
-      raise errors.UserError(
-        f'{type(self).__name__}.ssm_dim is {self.ssm_dim}; expected input_dims,'
-        f' {self.input_dims}'
+      raise errors.wrong_field(
+        self, 'ssm_dim', f'input_dims, {self.input_dims}'
       )
     self._create_ssm()
 

@@ -233,7 +233,7 @@ class StackedTransformer(ForwardsDecodeStates, base_layer.BaseLayer):
     cross_segment_pos: jax.Array | None = None,
     atten_probs: list[NestedMap] | None = None,
   ) -> jax.Array:
-    """Applies all layers.
+    """Applies all layers; returns [B, T, D].
 
     Args:
       inputs: [B, T, D].
@@ -251,9 +251,6 @@ class StackedTransformer(ForwardsDecodeStates, base_layer.BaseLayer):
       cross_segment_pos: [B, S], positions of the other sequence.
       atten_probs: gets what each layer returns of its attention weights; see
         `Transformer.__call__`.
-
-    Returns:
-      [B, T, D].
 
     Raises:
       UserError: examples are packed, but segment ids and masks of either
@@ -411,7 +408,49 @@ class StackedTransformer(ForwardsDecodeStates, base_layer.BaseLayer):
     return self._output(self._combined(hidden))
 
 
-class StackedTransformerRepeated(ForwardsDecodeStates, base_layer.BaseLayer):
+class WrappedStack(ForwardsDecodeStates, base_layer.BaseLayer):
+  """Base of layers that apply a stack within another layer, such as a scan."""
+
+  @property
+  def _wrapping(self) -> base_layer.BaseLayer:
+    """The other layer."""
+    raise NotImplementedError
+
+  def _output(self, outputs: jax.Array) -> jax.Array:
+    """Returns the output [B, T, D] from that of the other layer."""
+    raise NotImplementedError
+
+  def init_states(self, *args: int, **kwargs: jax.Array | None):
+    """Initialises the decode states; see `Transformer.init_states`."""
+    self._wrapping.init_states(*args, **kwargs)
+
+  def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
+    return [self._wrapping]
+
+  @takes_structure
+  def extend_step(
+    self,
+    inputs: jax.Array,
+    *,
+    time_step: jax.Array,
+    segment_pos: jax.Array | None = None,
+    atten_mask: Mask = None,
+    cross_paddings: jax.Array | None = None,
+    cross_segment_mask: Mask = None,
+  ) -> jax.Array:
+    """Applies all layers to new positions; see `StackedTransformer`."""
+    outputs = self._wrapping.extend_step(
+      inputs,
+      time_step=time_step,
+      segment_pos=segment_pos,
+      atten_mask=atten_mask,
+      cross_paddings=cross_paddings,
+      cross_segment_mask=cross_segment_mask,
+    )
+    return self._output(outputs)
+
+
+class StackedTransformerRepeated(WrappedStack):
   """A block of layers, repeated in a scan, so that it is compiled once.
 
   Variables are stacked along a new first dimension; see `Repeat`.
@@ -499,7 +538,7 @@ class StackedTransformerRepeated(ForwardsDecodeStates, base_layer.BaseLayer):
     self.create_child(self.repeat_layer_name, repeat)
 
   @property
-  def _repeat(self) -> repeats.Repeat:
+  def _wrapping(self) -> repeats.Repeat:
     return getattr(self, self.repeat_layer_name)
 
   @takes_structure
@@ -520,7 +559,7 @@ class StackedTransformerRepeated(ForwardsDecodeStates, base_layer.BaseLayer):
       [B, T, D]; or all blocks' outputs [x_times, B, T, D], if
       `return_intermediate_outputs`.
     """
-    outputs = self._repeat(
+    outputs = self._wrapping(
       inputs,
       paddings,
       segment_mask=_once(segment_mask),
@@ -530,37 +569,11 @@ class StackedTransformerRepeated(ForwardsDecodeStates, base_layer.BaseLayer):
       segment_pos=segment_pos,
       **segments,
     )
-    if self.return_intermediate_outputs:
-      return outputs
-    return self.shard(outputs, self.activation_split_dims_mapping.out)
-
-  def init_states(self, *args: int, **kwargs: jax.Array | None):
-    """Initialises the decode states; see `Transformer.init_states`."""
-    self._repeat.init_states(*args, **kwargs)
-
-  def _layers_with_states(self) -> Sequence[base_layer.BaseLayer]:
-    return [self._repeat]
-
-  @takes_structure
-  def extend_step(
-    self,
-    inputs: jax.Array,
-    *,
-    time_step: jax.Array,
-    segment_pos: jax.Array | None = None,
-    atten_mask: Mask = None,
-    cross_paddings: jax.Array | None = None,
-    cross_segment_mask: Mask = None,
-  ) -> jax.Array:
-    """Applies all blocks to new positions; see `StackedTransformer`."""
-    outputs = self._repeat.extend_step(
-      inputs,
-      time_step=time_step,
-      segment_pos=segment_pos,
-      atten_mask=atten_mask,
-      cross_paddings=cross_paddings,
-      cross_segment_mask=cross_segment_mask,
+    return (
+      outputs if self.return_intermediate_outputs else self._output(outputs)
     )
+
+  def _output(self, outputs: jax.Array) -> jax.Array:
     return self.shard(outputs, self.activation_split_dims_mapping.out)
 
 

@@ -161,15 +161,12 @@ class TransformerFeedForward(FeedForwardBlock):
     paddings: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
   ) -> jax.Array:
-    """Computes the block.
+    """Computes the block; returns [B, T, output_dims].
 
     Args:
       inputs: [B, T, D].
       paddings: [B, T], 1 where a position is padding; None if there is none.
       segment_ids: ignored; for layers that replace this one.
-
-    Returns:
-      [B, T, output_dims].
     """
     del segment_ids
     if self.apply_padding_first and paddings is not None:

@@ -164,18 +164,8 @@ class TransformerFeedForwardMoe(FeedForwardBlock):
       ('moe_gating_embedding_level', _EMBEDDING_LEVELS),
       ('second_expert_policy', expert_gating.SECOND_EXPERT_POLICIES),
     ):
-      value = getattr(self, field)
-      if value not in known:
-        raise errors.UserError(
-          f'TransformerFeedForwardMoe.{field} is {value!r}'
-          + errors.did_you_mean(value, known)
-        )
-    for field in ('num_experts', 'num_groups'):
-      value = getattr(self, field)
-      if value is not None and value < 1:
-        raise errors.UserError(
-          f'TransformerFeedForwardMoe.{field} is {value}; expected 1 or more'
-        )
+      errors.check_choice(self, field, known)
+    errors.check_least(self, 1, 'num_experts', 'num_groups')
     if self.combine_gated_weights and not self.use_gated_activation:
       raise errors.UserError(
         'TransformerFeedForwardMoe.combine_gated_weights is True, but'
@@ -225,16 +215,13 @@ class TransformerFeedForwardMoe(FeedForwardBlock):
     paddings: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
   ) -> jax.Array:
-    """Computes the block.
+    """Computes the block; returns [B, T, M].
 
     Args:
       inputs: [B, T, M].
       paddings: [B, T], 1 where a position is padding; None if there is none.
       segment_ids: [B, T], the packed example of each position, 0 for padding;
         None if a row is one example. Only sentence-level gating uses them.
-
-    Returns:
-      [B, T, M].
 
     Raises:
       UserError: the number of tokens is not a multiple of the groups.

@@ -49,11 +49,7 @@ class ResidualBlock(base_layer.BaseLayer):
       kind: infix of the norms' names, such as 'cross'; '' for none.
       dims: of the branch's output.
     """
-    if self.norm_policy not in _NORMS:
-      raise errors.UserError(
-        f'{type(self).__name__}.norm_policy is {self.norm_policy!r}'
-        + errors.did_you_mean(self.norm_policy, _NORMS)
-      )
+    errors.check_choice(self, 'norm_policy', _NORMS)
     is_first = not kind
     for index, name in enumerate(_NORMS[self.norm_policy]):
       if name is not None:

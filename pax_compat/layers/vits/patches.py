@@ -28,7 +28,7 @@ def _grid(shape: Sequence[int], patch_size: int) -> tuple[int, int]:
 
 
 def image_to_patch(img: jax.Array, patch_size: int) -> jax.Array:
-  """Returns the patches of images, row by row.
+  """Returns the patches of images, row by row, [B, N, P * P * C].
 
   >>> image_to_patch(jnp.arange(16).reshape(1, 4, 4, 1), 2)[0].tolist()
   [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
@@ -36,9 +36,6 @@ def image_to_patch(img: jax.Array, patch_size: int) -> jax.Array:
   Args:
     img: [B, H, W, C].
     patch_size: P.
-
-  Returns:
-    [B, N, P * P * C].
 
   Raises:
     UserError: P does not divide H and W.

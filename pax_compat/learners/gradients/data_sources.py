@@ -27,7 +27,7 @@ def selected(batch: Mapping[str, Any], num_sources: int, field: str):
     field: the field's name, for error messages.
 
   Raises:
-    UserError: the batch has no such field, or another number of sources.
+    UserError: the field is missing, or has another number of sources.
   """
   rows = batch.get(SOURCE_SELECTED)
   shape = None if rows is None else tuple(rows.shape)

@@ -57,17 +57,16 @@ def page(runs: Sequence[records.Run]) -> str:
     _STYLE,
     tag('nav', *links),
     tag('p', 'Curves are by train step.', class_='soft'),
-    *(_section(name, content) for name, content in sections),
+    *(
+      tag('section', tag('h2', name, id=_id(name)), content)
+      for name, content in sections
+    ),
     charts.scripts(),
   )
 
 
 def _id(name: str) -> str:
   return name.lower().replace(' ', '-')
-
-
-def _section(name: str, content: Html) -> Html:
-  return tag('section', tag('h2', name, id=_id(name)), content)
 
 
 def _details(summary: str, content: Html, *, is_open: bool = False) -> Html:

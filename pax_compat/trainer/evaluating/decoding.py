@@ -164,7 +164,7 @@ def decode(
     mdl_vars: the model's variables.
     path: the file for the examples' (key, value) pairs, JSON lines.
     profile: takes a profile meanwhile; None for none.
-    stop: is asked between batches whether to stop.
+    stop: called between batches; returns whether to stop.
 
   Returns:
     By name, as values that a `MetricWriter` takes: `decode_metrics/...` of the

@@ -48,7 +48,7 @@ def evaluate(
     mdl_vars: the model's variables.
     examples_path: the file for the per-example outputs of this process; None
       writes none.
-    stop: is asked between batches whether to stop.
+    stop: called between batches; returns whether to stop.
 
   Returns:
     By name, as values that a `MetricWriter` takes: the weighted means and
@@ -137,7 +137,7 @@ def all_batches(
   Args:
     data: the input.
     put: sends a batch to the devices.
-    stop: is asked between batches whether to stop.
+    stop: called between batches; returns whether to stop.
     failure: an error of this process so far. All processes raise together
       before the next batch if it exists, or if the input fails, in any.
 

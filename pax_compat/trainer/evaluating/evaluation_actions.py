@@ -51,7 +51,7 @@ class Measure:
       writer: takes the metrics.
       progress: is restarted after the pause in training.
       before: is called before the first dataset.
-      stop: is asked between batches whether the run is to stop.
+      stop: called between batches; returns whether the run is to stop.
       print_line: prints a line for the user.
     """
     self._program = task_program

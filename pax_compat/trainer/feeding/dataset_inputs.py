@@ -42,7 +42,7 @@ class Inputs:
       infeed_host_index: which of them this process is.
       input_checkpointing_enabled: whether the training input must have a
         state.
-      known_ids: number of token ids that the model knows; None if uncertain.
+      known_ids: number of token ids of the model; None if uncertain.
       trains: whether there is a training input; without, `train` is None.
 
     Raises:

@@ -63,8 +63,8 @@ class Prefetcher:
       pipeline: the stages of a batch; the thread runs them.
       ahead: how many batches may wait, at most.
       max_batches: how many batches are read at most; None for no limit.
-      stop: is asked while a batch is awaited whether the run is to stop; if so,
-        `Interrupted` is raised, and the batch is still to come.
+      stop: called while a batch is awaited; if it returns True, `Interrupted`
+        is raised, and the batch is still to come.
       check: raises if a batch that is awaited cannot come.
       interrupt: ends a read that waits for other processes.
     """

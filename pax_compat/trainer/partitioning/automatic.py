@@ -134,7 +134,7 @@ def _split(
     return False
   parts = {}
   for dim in dims:
-    count = _parts(mesh, entries[dim])
+    count = math.prod(mesh.shape[axis] for axis in entries[dim])
     if shape[dim] % (count * size) == 0:
       parts[dim] = (shape[dim] // count, -count)
   if not parts:
@@ -142,7 +142,3 @@ def _split(
   ordered = sorted(parts, reverse=axis == TENSOR_AXIS)
   entries[max(ordered, key=parts.__getitem__)].append(axis)
   return True
-
-
-def _parts(mesh: Mesh | AbstractMesh, axes: Iterable[str]) -> int:
-  return math.prod(mesh.shape[axis] for axis in axes)

@@ -114,7 +114,7 @@ def create_mesh(
 
   Raises:
     UserError: the shape does not fit the number of devices or slices, the names
-      are missing, or the links of the devices have no such mesh.
+      are missing, or the links of the devices do not form the mesh.
   """
   devices = jax.devices() if devices is None else devices
   if ici_mesh_shape is None:

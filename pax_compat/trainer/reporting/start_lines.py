@@ -8,14 +8,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from pax_compat import learners
+from pax_compat import errors, learners
 from pax_compat.layer_core import sharding as sharding_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning
 from pax_compat.trainer.partitioning.automatic import AXIS, TENSOR_AXIS
 from pax_compat.trainer.program import TaskProgram
 
-_MAX_NAMES = 3
 _UNITS = ((1e12, 'TB'), (1e9, 'GB'), (1e6, 'MB'), (1e3, 'kB'))
 
 
@@ -98,7 +97,9 @@ def moved_lines(program: TaskProgram) -> list[str]:
   for path, split in program.moved_splits.items():
     for moved in split.moved:
       by_text.setdefault(str(moved), []).append(path)
-  return [f'{short_list(paths)}: {text}' for text, paths in by_text.items()]
+  return [
+    f'{errors.short_list(paths)}: {text}' for text, paths in by_text.items()
+  ]
 
 
 def auto_sharding_lines(program: TaskProgram) -> list[str]:
@@ -118,7 +119,11 @@ def auto_sharding_lines(program: TaskProgram) -> list[str]:
 def _split_over(program: TaskProgram, weights: Sequence[Any], axis: str) -> str:
   """Returns how many weights, and parameters, are split over an axis."""
   several = program.mesh.shape[axis] > 1
-  split = [x for x in weights if several and axis in _axes(x.sharding.spec)]
+  split = [
+    x
+    for x in weights
+    if several and any(axis in sharding_lib.axes_of(e) for e in x.sharding.spec)
+  ]
   share = sum(math.prod(x.shape) for x in split) / max(
     Sizes.of(program).parameters, 1
   )
@@ -126,17 +131,6 @@ def _split_over(program: TaskProgram, weights: Sequence[Any], axis: str) -> str:
     f'{len(split)} of {len(weights)} weights over {axis},'
     f' {100 * share:.4g} % of the parameters'
   )
-
-
-def _axes(spec: Any) -> set[str]:
-  return {axis for entry in spec for axis in sharding_lib.axes_of(entry)}
-
-
-def short_list(names: Sequence[str]) -> str:
-  """Returns the first names, and how many more there are."""
-  shown = ', '.join(names[:_MAX_NAMES])
-  more = len(names) - _MAX_NAMES
-  return f'{shown} and {more} more' if more > 0 else shown
 
 
 def devices() -> str:

@@ -170,7 +170,7 @@ def test_a_lost_manifest_is_no_checkpoint_that_was_never_committed(
   manifest.unlink()
   checkpointer = open_folder(tmp_path)
   assert checkpointer.latest_step() == 1
-  assert log == [f'checkpoint 2 is damaged: {manifest}: no such file']
+  assert log == [f'checkpoint 2 is damaged: {manifest}: file not found']
   with pytest.raises(errors.UserError, match='no checkpoint of step 2.*: 1'):
     checkpointer.restore(2, target_of(make_state()))
   assert checkpointer.save(2, make_state(2), {})

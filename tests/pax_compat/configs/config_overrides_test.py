@@ -105,7 +105,10 @@ def test_a_field_is_set_to_a_value_of_its_own_kind(setting, get, value):
     ('task.leaf.rate=fast', 'task.leaf.rate: expected float'),
     ('task.leaf.rate.x=1', 'task.leaf.rate is 0.5, which has no field'),
     ('task.leaves[7].rate=1', 'task.leaves has 2 elements, no .7.'),
-    ('task.leaves.x.rate=1', r"list, .*'x'; .*mean: task.leaves\[0\], task"),
+    (
+      'task.leaves.x.rate=1',
+      r"list, .*'x'; expected one of task.leaves\[0\], task",
+    ),
     (f'task.leaf.rate=1{"0" * 400}', 'not within the range of a float'),
     (f'task.leaf.rate={"[" * 9000}', 'task.leaf.rate: expected float'),
     ('task..leaf=1', 'is not a path'),

@@ -128,7 +128,7 @@ def test_several_learners_are_refused():
   [
     (dict(vn_scale=-0.1), 'vn_scale is -0.1; expected 0 or more'),
     (dict(vn_scale=float('nan')), 'vn_scale is nan'),
-    (dict(vn_regex='('), r"vn_regex is '\(', which is not a regular"),
+    (dict(vn_regex='('), r"vn_regex: '\(' is not a regular expression"),
     (dict(vn_start_step=-1), 'vn_start_step is -1'),
   ],
 )

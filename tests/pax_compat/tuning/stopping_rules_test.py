@@ -77,7 +77,7 @@ def test_own_function_of_the_task(tmp_path):
 
 def test_a_metric_that_does_not_exist_is_an_error_at_once(tmp_path):
   _study(tmp_path, records.Stopping())
-  with pytest.raises(errors.UserError, match='no such metric; did you mean'):
+  with pytest.raises(errors.UserError, match='lack this metric; did you mean'):
     _stops(tmp_path, [1.0], name='los')
   _study(tmp_path, records.Stopping(), metric='eval_test/loss')
   assert not _stops(tmp_path, [1.0])  # It may come later.

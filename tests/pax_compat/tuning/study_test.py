@@ -138,7 +138,7 @@ def test_a_metric_that_trials_do_not_have(tmp_path, status):
   with pytest.raises(errors.UserError) as e:
     _run(plan, tmp_path / 's')
   assert str(e.value) == (
-    '--tune_metric=eval_dev/pplx: the trials have no such metric; did you mean:'
+    '--tune_metric=eval_dev/pplx: the trials lack this metric; did you mean:'
     ' eval_dev/log_pplx? They have eval_dev/log_pplx'
   )
 

@@ -120,7 +120,7 @@ def test_rules_select_and_rename(trained):
     ),
     (
       dict(load_rules=[(_SOFTMAX, 'params/lm/softmax/linear/w')]),
-      'no such variables:\n  params/lm/softmax/linear/w for .*did you me',
+      'lacks these variables:\n  params/lm/softmax/linear/w for .*did you me',
     ),
     (
       dict(load_rules=[(_SOFTMAX, 'params/lm/final_ln/scale')]),

@@ -48,8 +48,8 @@ def test_each_example_has_one_output():
     _match(outputs, _targets(12))
   assert str(raised.value) == (
     "'dev': of 12 examples of the SeqIO task 'some_task', by their indices in"
-    ' the data: 7 without an output (2, 4, 5, 6, 7, ...); 1 with several'
-    ' outputs (1); expected one output for each'
+    ' the data: 7 without an output (2, 4, 5, 6, 7 and 2 more); 1 with'
+    ' several outputs (1); expected one output for each'
   )
   with pytest.raises(
     errors.UserError, match=r'2 that have an output .* \(5, -1\)'

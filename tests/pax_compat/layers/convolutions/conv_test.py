@@ -242,7 +242,7 @@ def test_weights_are_split_as_declared():
     ({'dilations': (1, 0)}, 'dilations is .1, 0.; expected 2'),
     ({'filter_stride': (0, 1)}, 'at least 1'),
     ({'dilations': (1, 1, 1)}, 'Conv2D.dilations'),
-    ({'padding': 'CAUSAL'}, "expected 'SAME' or 'VALID'"),
+    ({'padding': 'CAUSAL'}, 'expected one of SAME, VALID'),
     ({'is_causal': True}, 'requires tf_equivalent_padding'),
     (
       {'is_causal': True, 'tf_equivalent_padding': True, 'padding': 'VALID'},
