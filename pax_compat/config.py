@@ -38,7 +38,6 @@ or in lists and dicts in them, and in a field that is declared by
 `instance_field`, are built with the object.
 """
 
-import collections
 import copy
 import dataclasses
 import inspect
@@ -50,7 +49,9 @@ import fiddle as fdl
 from pax_compat import errors
 from pax_compat.config_core import absent_fields, annotations
 from pax_compat.config_core.fiddle_state import (
+  ATOMIC,
   class_name,
+  copied_state,
   field_names,
   field_values,
   hidden_fields,
@@ -113,8 +114,6 @@ class RequiredError(errors.UserError):
     return RequiredError(self.cls, self.field, whole)
 
 
-# Types of values that hold no configs, and that copies share.
-_ATOMIC = frozenset({bool, int, float, str, type, type(None)})
 # Metadata key of fields whose configs are built with the object: what makes the
 # default in a config; see `built_field`.
 _IN_CONFIG = 'in_config'
@@ -208,18 +207,7 @@ class Config(fdl.Config[_T]):
   def __deepcopy__(self, memo: dict[int, Any]) -> Self:
     # Fiddle's takes four times as long: it copies each entry of the history.
     result = object.__new__(type(self))
-    history, tags = self.__argument_history__, self.__argument_tags__
-    vars(result).update(
-      vars(self),
-      __arguments__={
-        k: v if type(v) in _ATOMIC else copy.deepcopy(v, memo)
-        for k, v in self.__arguments__.items()
-      },
-      __argument_history__=type(history)({k: [*v] for k, v in history.items()}),
-      __argument_tags__=collections.defaultdict(
-        set, {k: {*v} for k, v in tags.items()}
-      ),
-    )
+    vars(result).update(copied_state(self, memo))
     return result
 
   def clone(self) -> Self:
@@ -331,7 +319,7 @@ def _build(
   for name, value in fields.items():
     if value is REQUIRED:
       raise RequiredError(class_name(config), name)
-    if type(value) not in _ATOMIC:
+    if type(value) not in ATOMIC:
       fields[name] = _in_object(config.cls, name, value, built)
   return config.cls(**fields, **{**hidden_fields(config), **hidden})
 

@@ -4,6 +4,8 @@ Fiddle keeps the state of a config in dunder attributes. Only these functions
 and `Config` itself use them.
 """
 
+import collections
+import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +15,8 @@ import fiddle as fdl
 # Fields that flax.linen adds to every module. They are not hyperparameters, but
 # may be set.
 HIDDEN_FIELDS = ('parent',)
+# Types of values that hold no configs, and that copies share.
+ATOMIC = frozenset({bool, int, float, str, type, type(None)})
 
 
 def class_name(config: fdl.Buildable) -> str:
@@ -79,3 +83,26 @@ def takes_any_name(config: fdl.Buildable) -> bool:
 def parameters(config: fdl.Buildable) -> Mapping[str, inspect.Parameter]:
   """Returns the parameters of the class or function of a config, by name."""
   return config.__signature_info__.parameters
+
+
+def copied_state(config: fdl.Buildable, memo: dict[int, Any]) -> dict[str, Any]:
+  """Returns the attributes of a deep copy of a config.
+
+  Args:
+    config: the config.
+    memo: of `copy.deepcopy`.
+  """
+  history, tags = config.__argument_history__, config.__argument_tags__
+  return {
+    **vars(config),
+    '__arguments__': {
+      k: v if type(v) in ATOMIC else copy.deepcopy(v, memo)
+      for k, v in config.__arguments__.items()
+    },
+    '__argument_history__': type(history)(
+      {k: [*v] for k, v in history.items()}
+    ),
+    '__argument_tags__': collections.defaultdict(
+      set, {k: {*v} for k, v in tags.items()}
+    ),
+  }
