@@ -3,6 +3,7 @@
 import contextlib
 
 from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from adaptors.lingvo_parity import synthetic
 from adaptors.lingvo_registry import lookup
 from adaptors.params import shrinking
@@ -63,7 +64,7 @@ def forward(params, arrays):
     path.
   """
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-  with graph_of_lingvo() as tf, tf.Session() as session:
+  with graph_of_lingvo() as tf, fed_task.session(optimized=False) as session:
     task = params.Instantiate()
     tensors = py_utils.NestedMap()
     for path, array in arrays.items():

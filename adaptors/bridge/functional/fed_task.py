@@ -110,13 +110,19 @@ def build(
         model.ConstructFPropGraph()
       else:
         model.ConstructFPropBPropGraph()
-      options = tf.compat.v1.ConfigProto()
-      rewriting = options.graph_options.rewrite_options
-      rewriting.disable_meta_optimizer = not optimized
-      session = stack.enter_context(tf.Session(config=options))
-      yield FedTask(model.GetTask(), session, feeds)
+      made = stack.enter_context(session(optimized=optimized))
+      yield FedTask(model.GetTask(), made, feeds)
   finally:
     py_utils.SetEagerMode(eager, test_mode=True)
+
+
+def session(*, optimized: bool) -> Any:
+  """Returns a session of the current graph; see `build`."""
+  tf = lingvo_runtime.module('lingvo.compat')
+  options = tf.compat.v1.ConfigProto()
+  rewriting = options.graph_options.rewrite_options
+  rewriting.disable_meta_optimizer = not optimized
+  return tf.Session(config=options)
 
 
 def _needs_shapes(params: Any) -> bool:

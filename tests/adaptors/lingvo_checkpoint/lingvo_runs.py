@@ -69,7 +69,10 @@ def train_several(
   """
   tf = lingvo_runtime.module('lingvo.compat')
   built = tiny_model.built_in_lingvo(model_params, data[0][1])
-  with built as (model, feeds), tf.Session() as session:
+  with (
+    built as (model, feeds),
+    fed_task.session(optimized=False) as session,
+  ):
     saver = _Saver(session, tiny_model.variables(model), folder, restored)
     session.run(tf.global_variables_initializer())
     for task, batch in data:

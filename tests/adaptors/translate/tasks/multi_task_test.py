@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from adaptors.translate import registry
 from adaptors.translate.tasks import multi_task
 from adaptors.translate.view import ParamsView, Report
@@ -29,7 +30,7 @@ def _run_lingvo(params, batches):
   tf = lingvo_runtime.module('lingvo.compat')
   order, weights, averages = [], [], []
   with tiny_model.built_in_lingvo(params, batches[0]) as (model, feeds):
-    with tf.Session() as session:
+    with fed_task.session(optimized=False) as session:
       session.run(tf.global_variables_initializer())
       variables = tiny_model.variables(model)
       averaged = {}

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
+from adaptors.bridge.functional import fed_task
 from adaptors.translate import registry
 from adaptors.translate.view import ParamsView, Report
 from pax_compat import base_layer, learners
@@ -39,7 +40,10 @@ def _batch(params, seed=0):
 def _run_lingvo(params, batch, do_eval):
   """Returns weights, metrics and gradients of a Lingvo task's loss, by name."""
   py_utils = lingvo_runtime.module('lingvo.core.py_utils')
-  with small_experiments.graph_of_lingvo() as tf, tf.Session() as session:
+  with (
+    small_experiments.graph_of_lingvo() as tf,
+    fed_task.session(optimized=False) as session,
+  ):
     with lingvo_runtime.cluster(do_eval=do_eval):
       task = params.Instantiate()
       tensors = py_utils.NestedMap(

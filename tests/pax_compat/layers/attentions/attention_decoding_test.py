@@ -4,7 +4,6 @@ Shapes: B batch, T time, S source time, L steps at once, D model dims, N heads,
 H dims of a head.
 """
 
-import copy
 import functools
 
 import jax
@@ -92,17 +91,10 @@ class _Decoder:
 
   def __init__(self, config, weights, length=T, batch=B):
     self.layer, self.weights = config.Instantiate(), weights
-    self._first = self.run('init_states', {}, batch, length)[1]
-    self.cache = self._first
+    self.cache = self.run('init_states', {}, batch, length)[1]
     self._step = jax.jit(
       lambda cache, x, **kwargs: self.run('extend_step', cache, x, **kwargs)
     )
-
-  def again(self):
-    """Returns one at its first step, with the programs of this one."""
-    result = copy.copy(self)
-    result.cache = self._first
-    return result
 
   def run(self, method, cache, *args, **kwargs):
     """Returns what a method returns, and what is kept then."""
@@ -153,17 +145,11 @@ def _whole(variant):
   return config, weights, x, np.asarray(whole)
 
 
-@functools.cache
-def _decoder(variant):
-  config, weights, *_ = _whole(variant)
-  return _Decoder(config, weights, length=T + 2)
-
-
 @LENGTHS
 @pytest.mark.parametrize('variant', VARIANTS)
 def test_steps_give_what_the_whole_gives(variant, lengths):
-  *_, x, whole = _whole(variant)
-  got = _decoder(variant).again().steps(x, lengths)
+  config, weights, x, whole = _whole(variant)
+  got = _Decoder(config, weights, length=T + 2).steps(x, lengths)
   np.testing.assert_allclose(got, whole, rtol=1e-5, atol=1e-5)
 
 
