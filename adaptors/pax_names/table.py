@@ -289,7 +289,8 @@ ALIASES = frozenset(
 )
 
 _CHECKPOINTS = (
-  'use pax_compat.checkpoints; docs/warm_start.md loads checkpoints of Pax'
+  'use paxml.checkpoints.save_checkpoint and restore_checkpoint, or'
+  ' pax_compat.checkpoints; docs/warm_start.md loads checkpoints of Pax'
 )
 _SUMMARIES = 'use add_summary of a layer; the trainer writes summaries'
 _STRINGS = 'strings of a batch stay beside its arrays without it'

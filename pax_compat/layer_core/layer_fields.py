@@ -10,16 +10,23 @@ from pax_compat.layer_core.sharding import SplitDimsMapping
 
 
 class Theta:
-  """A layer's own weights, cast to its compute dtype."""
+  """A layer's own weights, cast to its compute dtype.
 
-  def __init__(self, layer: Any):
-    self._layer = layer
+  A subclass may return others: a layer class has it as `theta`, by a descriptor
+  whose `__get__` makes it.
+
+  Attributes:
+    module: the layer.
+  """
+
+  def __init__(self, module: Any):
+    self.module = module
 
   def __getattr__(self, name: str) -> jax.Array:
-    return self._layer.get_theta(name)
+    return self.module.get_theta(name)
 
   def __getitem__(self, name: str) -> jax.Array:
-    return self._layer.get_theta(name)
+    return self.module.get_theta(name)
 
 
 class WeightSharding(config_lib.Configurable):

@@ -8,7 +8,7 @@ import fiddle as fdl
 import pytest
 
 from pax_compat import base_layer, errors, pax_fiddle
-from pax_compat.config import REQUIRED
+from pax_compat.config import REQUIRED, set_fields
 
 
 class Mark(pax_fiddle.Tag):
@@ -227,3 +227,13 @@ def test_fields_of_plain_dataclasses():
   built = pax_fiddle.build(config)
   assert (built.spare, built.front) == (Wheel(3), Wheel(4))
   assert pax_fiddle.build(built.wheel_tpl) == Wheel(7)
+
+
+def test_a_default_that_is_copied_stays_unset():
+  wider = Wider.config(size=5, width=6)
+  wider.copy_fields_from(Block.config())
+  # So that a parent may set it, as in a template that was never changed.
+  assert 'size' not in set_fields(wider)
+  assert (wider.size, wider.width) == (3, 6)
+  wider.copy_fields_from(Block.config(size=3))
+  assert set_fields(wider)['size'] == 3

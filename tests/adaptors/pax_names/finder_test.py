@@ -134,7 +134,7 @@ def test_experiments_of_vision_have_paxs_import_path():
   [
     ('paxml.tasks.lm.params.nvidia', '--pax_source=FOLDER of a checkout'),
     ('paxml.tools.fiddle.codegen', 'pax_compat.main with --check'),
-    ('paxml.checkpoints.restore_checkpoint', 'docs/warm_start.md'),
+    ('paxml.checkpoints.PaxCheckpointHandler', 'docs/warm_start.md'),
     ('praxis.layers.video.vqvae', 'there are no video models'),
     (
       'praxis.layers.injection.fp8_nvidia_gpu.Fp8EinsumOp',

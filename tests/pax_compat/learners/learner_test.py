@@ -375,3 +375,16 @@ def test_on_an_accelerator_the_optimizer_runs_once(monkeypatch):
   assert len(re.findall(r'f32\[2,2\]\S* sqrt\(', update.as_text())) == 1
   new, new_state, metrics, norms = update(PARAMS, state, GRADIENTS)
   stepping.assert_trees_close((new, new_state, metrics | norms), want, 1e-6)
+
+
+def test_an_optimizer_that_is_built():
+  fields = {'loss_name': 'loss'}
+  config = optimizers.Sgd.config(
+    learning_rate=RATE, lr_schedule=schedules.Constant.config(value=0.5)
+  )
+  made = [
+    _update(learners.Learner(optimizer=one, **fields), GRADIENTS)[0]
+    for one in (config.Instantiate(), config)
+  ]
+  stepping.assert_trees_close(*made, 0)
+  _assert_moved(made[0], _times(0.5))
