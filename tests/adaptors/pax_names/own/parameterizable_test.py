@@ -62,6 +62,7 @@ def test_classes_with_hparams_need_no_mark():
 
   assert Old.HParams(factor=3.0).Instantiate().hparams.factor == 3.0
   assert Old(Old.HParams()).hparams.factor == 2.0
+  assert Old.config(factor=4.0).Instantiate().hparams.factor == 4.0
 
 
 def test_mistakes():
