@@ -121,13 +121,13 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
 
   def datasets(self) -> list[Config]:
     """Returns the training and the validation data."""
-    eval_batch_size = self.PERCORE_EVAL_BATCH_SIZE
-    if eval_batch_size is None:
-      eval_batch_size = self.PERCORE_BATCH_SIZE
+    return [self._dataset_common(is_training=x) for x in (True, False)]
+
+  def _dataset_common(self, is_training: bool) -> Config:
+    """Returns the training data or the validation data."""
     common = dict(seq_len=self.MAX_SEQ_LEN, tfds_data_dir=self.TFDS_DATA_DIR)
-    is_eval_of_c4 = self.EVAL_MIXTURE in c4_pipeline.TASKS
-    return [
-      train_input(
+    if is_training:
+      return train_input(
         mixture_name=self.TRAIN_MIXTURE,
         split_name=self.TRAIN_SPLIT,
         tfds_name=self.TRAIN_TFDS_NAME,
@@ -138,16 +138,19 @@ class C4UnsupervisedDataset(base_experiment.BaseExperiment):
         num_batches_to_skip=self.TRAINING_NUM_BATCHES_TO_SKIP,
         **common,
         **batch_sizes(self.PERCORE_BATCH_SIZE),
-      ),
-      eval_input(
-        mixture_name=self.EVAL_MIXTURE,
-        split_name=self.EVAL_SPLIT,
-        tfds_name=self.EVAL_TFDS_NAME,
-        vocabulary_path=self.VOCABULARY_PATH if is_eval_of_c4 else None,
-        **common,
-        **batch_sizes(eval_batch_size),
-      ),
-    ]
+      )
+    batch_size = self.PERCORE_EVAL_BATCH_SIZE
+    if batch_size is None:
+      batch_size = self.PERCORE_BATCH_SIZE
+    is_eval_of_c4 = self.EVAL_MIXTURE in c4_pipeline.TASKS
+    return eval_input(
+      mixture_name=self.EVAL_MIXTURE,
+      split_name=self.EVAL_SPLIT,
+      tfds_name=self.EVAL_TFDS_NAME,
+      vocabulary_path=self.VOCABULARY_PATH if is_eval_of_c4 else None,
+      **common,
+      **batch_sizes(batch_size),
+    )
 
 
 def train_input(*, seq_len: int, **fields) -> Config:

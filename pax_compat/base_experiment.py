@@ -29,6 +29,7 @@ from pax_compat import errors
 _UNSUPPORTED = {
   'partitioner': "a model's ici_mesh_shape defines how it is partitioned",
   'train_programs': "the task's `train` defines what a step does",
+  'train_program': "the task's `train` defines what a step does",
   'eval_programs': 'eval_datasets() defines what is evaluated',
   'decode_programs': 'decode_datasets() defines what is decoded',
   'executor': "the task's `train` defines when each action runs",
@@ -145,9 +146,10 @@ class BaseExperiment(abc.ABC):
   def check_supported(self):
     """Raises a UserError if a method is defined that is never called."""
     for name, instead in _UNSUPPORTED.items():
-      if hasattr(type(self), name):
+      if getattr(type(self), name, None) is not None:
         raise errors.UserError(
-          f'{type(self).__name__}.{name} is not supported: {instead}'
+          f'{type(self).__name__}.{name} is not supported: {instead}. A class'
+          f' derived from it with `{name} = None` runs without it'
         )
 
   def dumps(self) -> dict[str, str]:

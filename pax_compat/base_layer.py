@@ -226,6 +226,7 @@ class BaseLayer(
 
   def __init_subclass__(cls, **kwargs):
     config_lib.declare_hparams(cls)
+    layer_fields.share_no_defaults(cls)
     child_layers.declare_shardings(cls)
     # `fprop` and `__call__` are aliases: a class defines either.
     if 'fprop' in cls.__dict__ and '__call__' not in cls.__dict__:

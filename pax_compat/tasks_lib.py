@@ -127,7 +127,7 @@ class SingleTask(Settings):
 
   def _check_early_stopping_fn(self):
     fn = self.early_stopping_fn
-    if fn is not None and not isinstance(fn, Config) and not callable(fn):
+    if fn is not None and not _is_config(fn) and not callable(fn):
       raise errors.wrong_field(
         self, 'early_stopping_fn', 'a function, a config of one, or None'
       )
@@ -168,6 +168,10 @@ class SingleTask(Settings):
 
   def create_early_stopping_fn(self) -> Callable[..., Any] | None:
     """Returns the function that can end a run, or None."""
-    if isinstance(self.early_stopping_fn, Config):
-      return self.early_stopping_fn.Instantiate()
-    return self.early_stopping_fn
+    fn = self.early_stopping_fn
+    return fn.Instantiate() if _is_config(fn) else fn
+
+
+def _is_config(value: Any) -> bool:
+  """Whether a value is a config, or an object of older `HParams`."""
+  return isinstance(value, Config) or hasattr(value, 'Instantiate')

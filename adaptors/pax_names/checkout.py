@@ -1,4 +1,4 @@
-"""The experiments of a paxml checkout: `paxml/tasks/**`.
+"""The experiments of a paxml checkout: `paxml/tasks/**`, `paxml/contrib/**`.
 
 Only code below a folder that the user names is imported.
 """
@@ -14,6 +14,7 @@ from pax_compat import base_experiment, errors
 from pax_compat.experiments import source_scan
 
 _TASKS = 'paxml.tasks'
+_CONTRIB = 'paxml.contrib'
 
 
 def mount(path: str | os.PathLike) -> pathlib.Path:
@@ -53,9 +54,10 @@ def names(root: pathlib.Path) -> dict[str, str]:
   Args:
     root: the root of the checkout. Its source is parsed, not imported.
   """
-  folder = root / 'paxml' / 'tasks'
   modules = {
-    f'{_TASKS}.{name}': path for name, path in source_scan.modules_in(folder)
+    f'{package}.{name}': path
+    for package in (_TASKS, _CONTRIB)
+    for name, path in source_scan.modules_in(root.joinpath(*package.split('.')))
   }
   return dict(sorted(source_scan.scan(modules, ('register',)).items()))
 
@@ -64,7 +66,7 @@ def experiment(name: str) -> base_experiment.BaseExperiment:
   """Returns a new instance of an experiment of the mounted checkout.
 
   Args:
-    name: its full name, `paxml.tasks.**.Class`.
+    name: its full name, such as `paxml.tasks.lm.params.c4.Class`.
 
   Raises:
     UserError: its module, or an instance of it, cannot be made.

@@ -31,6 +31,8 @@ _TOPS = ('praxis', 'paxml')
 _LAYERS = 'praxis.layers'
 _TASKS = 'paxml.tasks'
 _BASE_LAYER = 'praxis.base_layer'
+# Packages of paxml that a mounted checkout replaces.
+_OF_CHECKOUTS = ('tasks', 'contrib')
 # Modules of these packages have the names of `table.ALIASES`.
 _WITH_ALIASES = ('praxis.', 'paxml.')
 _NESTED_MAP = 'praxis.py_utils.NestedMap'
@@ -94,7 +96,7 @@ def is_installed() -> bool:
 
 
 def mount(root: pathlib.Path) -> None:
-  """Takes the modules below `paxml.tasks` from a checkout of paxml.
+  """Takes experiments, and modules that Pax lacks, from a checkout of paxml.
 
   Args:
     root: the folder that contains `paxml/tasks`.
@@ -329,7 +331,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     return bool(_of_distributions(name))
 
   def _in_checkout(self, name: str) -> importlib.machinery.ModuleSpec | None:
-    if self.root is None or not f'{name}.'.startswith('paxml.tasks.'):
+    if self.root is None or not _may_be_in_checkout(name):
       return None
     folder = self.root.joinpath(*name.split('.'))
     spec = importlib.machinery.PathFinder.find_spec(name, [str(folder.parent)])
@@ -344,6 +346,20 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
   def exec_module(self, module):
     """Does nothing."""
+
+
+def _may_be_in_checkout(name: str) -> bool:
+  """Whether a module is taken from the mounted checkout, if that has it.
+
+  Those are experiments, `paxml.contrib`, and what Pax itself does not have,
+  such as `paxml.utils` in a fork.
+  """
+  top, *rest = name.split('.')
+  if top != 'paxml' or not rest:
+    return False
+  if rest[0] in _OF_CHECKOUTS:
+    return True
+  return len(rest) == 1 and name not in table.KNOWN
 
 
 def _is_module_of_layers(rest: str) -> bool:

@@ -15,6 +15,7 @@ gshard_utils layers lazy_loader lingvo_lib metric_utils
 optimizer_prefix_vectorization optimizers pax_fiddle py_utils pytypes
 sample_decode schedules test_utils token_samplers trees contrib contrib.gpu
 contrib.gpu.scripts_gpu contrib.gpu.scripts_gpu.lora_layers
+contrib.gpu.scripts_gpu.models
 """.split()
 
 _LAYERS = """
@@ -84,6 +85,7 @@ MODULES: dict[str, tuple[str, ...]] = {
   'praxis.contrib.gpu.scripts_gpu.lora_layers': (
     'pax_compat.layers.adapters.lora_layers',
   ),
+  'praxis.contrib.gpu.scripts_gpu.models': (f'{_OWN}.custom_metrics_lm',),
   'praxis.decoder_utils': (
     'pax_compat.decoding.decoder_utils',
     'pax_compat.decoding.state_alignment',
@@ -136,6 +138,11 @@ MODULES: dict[str, tuple[str, ...]] = {
     'pax_compat.py_utils.trees',
   ),
   'paxml.automl': ('pax_compat.tuning.automl',),
+  'paxml.base_executor': (f'{_OWN}.programs',),
+  'paxml.decode_programs': (f'{_OWN}.programs',),
+  'paxml.executors': (f'{_OWN}.programs',),
+  'paxml.partitioning': (f'{_OWN}.programs',),
+  'paxml.programs': (f'{_OWN}.programs',),
   'paxml.automl_interfaces': ('pax_compat.tuning.automl',),
   'paxml.base_task': ('pax_compat.tasks_lib',),
   'paxml.checkpoint_paths': (f'{_OWN}.checkpoint_paths',),
@@ -262,6 +269,9 @@ NAMES: dict[str, str] = {
     'pax_compat.sampling.token_samplers:select'
   ),
   'paxml.base_task.BaseTask': 'pax_compat.tasks_lib:SingleTask',
+  'paxml.tasks.lm.input_generator.SyntheticLmData': (
+    f'{_OWN}.synthetic_lm_data:SyntheticLmData'
+  ),
 }
 
 # Modules of another package, which Pax's experiments import; used where it is

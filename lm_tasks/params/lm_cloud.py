@@ -46,25 +46,25 @@ class SyntheticDataset(base_experiment.BaseExperiment):
   VOCAB_SIZE = 32000
   EVAL_BATCHES = 10
 
-  def datasets(self) -> list[Config]:
-    """Returns an endless training set and a finite eval set."""
-    common = dict(
+  def _dataset_common(self, is_training: bool) -> Config:
+    """Returns an endless training set, or a finite eval set."""
+    data = synthetic_lm.SyntheticLmInput.config(
+      name='train' if is_training else 'dev',
+      is_training=is_training,
       batch_size=math.ceil(self.PERCORE_BATCH_SIZE * jax.local_device_count()),
       num_infeed_hosts=jax.process_count(),
       seq_len=self.MAX_SEQ_LEN,
       vocab_size=self._num_tokens(),
     )
-    data = synthetic_lm.SyntheticLmInput
-    return [
-      data.config(name='train', is_training=True, **common),
-      data.config(
-        name='dev',
-        input_random_seed=1,
-        num_batches=self.EVAL_BATCHES,
-        reset_for_eval=True,
-        **common,
-      ),
-    ]
+    if is_training:
+      return data
+    return data.set(
+      input_random_seed=1, num_batches=self.EVAL_BATCHES, reset_for_eval=True
+    )
+
+  def datasets(self) -> list[Config]:
+    """Returns both."""
+    return [self._dataset_common(is_training=x) for x in (True, False)]
 
   def _num_tokens(self) -> int:
     return self.VOCAB_SIZE

@@ -1,5 +1,8 @@
 """What each layer has: its weights by name, and how arrays are split."""
 
+import copy
+import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -52,6 +55,23 @@ class ActivationSharding(config_lib.Configurable):
   """
 
   out: SplitDimsMapping = None
+
+
+def share_no_defaults(cls: type):
+  """Gives each object a copy of a default that is a mutable dataclass.
+
+  Python refuses such a default of a dataclass's field since 3.11. Call it
+  before the class becomes one.
+  """
+  for name in cls.__dict__.get('__annotations__', {}):
+    value = cls.__dict__.get(name)
+    if (
+      dataclasses.is_dataclass(value)
+      and not isinstance(value, type)
+      and type(value).__hash__ is None
+    ):
+      make = functools.partial(copy.deepcopy, value)
+      setattr(cls, name, dataclasses.field(default_factory=make))
 
 
 def check_dtype(layer: Any):

@@ -1,8 +1,10 @@
 """The interface of a task's early stopping function."""
 
 import enum
+import inspect
 import pathlib
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 
 class RunningMode(enum.Flag):
@@ -61,9 +63,49 @@ class EarlyStoppingFn(Protocol):
 
     Args:
       metrics: metrics by `<split>/<name>`, such as `eval_dev/log_pplx` or
-        `train/loss`: the splits and names in `metrics.jsonl`.
+        `train/loss`: the splits and names in `metrics.jsonl`. Those of
+        evaluations and decodings have Pax's names, too, such as
+        `eval_test_dev/metrics/log_pplx` and `decode_test_dev/num_decoded`.
       running_mode: the kinds of metrics among them.
       global_step: number of finished steps.
       is_last_ckpt: whether this is the last step of the run.
-      checkpoint_path: the folder of the run's checkpoints.
+      checkpoint_path: the folder of the run's checkpoints. A function of four
+        arguments, as in Pax until 2023, does not get it.
     """
+
+
+def accepted(fn: Callable[..., Any], arguments: tuple) -> tuple:
+  """Returns the arguments of an `EarlyStoppingFn` that a function accepts.
+
+  Args:
+    fn: the function, of five arguments, or of the first four.
+    arguments: all five.
+  """
+  try:
+    inspect.signature(fn).bind(*arguments)
+  except TypeError:
+    return arguments[:-1]
+  except ValueError:  # No signature is known.
+    pass
+  return arguments
+
+
+def pax_names(measured: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+  """Returns the metrics of evaluations and decodings under Pax's names.
+
+  Args:
+    measured: metrics by name, by split.
+  """
+  found = {}
+  for split, values in measured.items():
+    kind, _, dataset = split.partition('_')
+    if kind == 'eval':
+      prefix = f'eval_test_{dataset.removeprefix("test_")}/metrics'
+      if dataset == 'train':
+        prefix = 'eval_train/metrics'
+    elif kind == 'decode':
+      prefix = f'decode_test_{dataset.removeprefix("test_")}'
+    else:
+      continue
+    found |= {f'{prefix}/{name}': value for name, value in values.items()}
+  return found

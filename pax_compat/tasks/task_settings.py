@@ -145,6 +145,8 @@ class Train(Settings):
       steps are kept permanently: a multiple of `save_interval_steps`. None, the
       default, for none. The field is not Pax's.
     save_max_to_keep: number of newest checkpoints to keep, by default 10.
+    device_sync_interval_steps: a field of Pax until 2023, without effect:
+      `max_inflight_steps` limits what is dispatched.
     max_inflight_steps: limit of steps dispatched to the devices at once, by
       default 2; 0 for no limit.
     summary_interval_steps: summaries every this many steps, by default 100, and
@@ -222,6 +224,7 @@ class Train(Settings):
   save_keep_interval_duration: str | None = '12h'
   save_keep_interval_steps: int | None = None
   save_max_to_keep: int = 10
+  device_sync_interval_steps: int | None = None
   max_inflight_steps: int = 2
   summary_interval_steps: int = 100
   log_train_output_interval_steps: int | None = None
@@ -265,6 +268,7 @@ class Train(Settings):
 
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     'auto_sharding',
+    'device_sync_interval_steps',
     'save_keep_interval_steps',
     'tensor_parallel',
   )

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import jax
 
 from pax_compat.processes import first_process
+from pax_compat.tasks import early_stopping
 from pax_compat.tasks.early_stopping import RunningMode
 from pax_compat.trainer import profiling, program
 from pax_compat.trainer.feeding.pipeline import DeviceBatch
@@ -166,10 +167,13 @@ class StopEarly:
       any(split.startswith('decode_') for split in context.measured),
     )
     # The first process decides for all; only it has the decoding's metrics.
+    last, path = context.is_last_step, self._checkpoint_path
+    metrics = early_stopping.pax_names(context.measured) | metrics
     fn = functools.partial(
       self._early_stopping_fn,
-      *(metrics, mode, context.step, context.is_last_step),
-      self._checkpoint_path,
+      *early_stopping.accepted(
+        self._early_stopping_fn, (metrics, mode, context.step, last, path)
+      ),
     )
     stops = first_process.result_of(
       lambda: int(bool(fn())), 'has failed in the early_stopping_fn of the task'

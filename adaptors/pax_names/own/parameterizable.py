@@ -9,7 +9,8 @@
     Scale(Scale.HParams(factor=2.0)).hparams.factor
     Scale.config(factor=2.0).Instantiate().hparams.factor
 
-Pax asks for the mark in each such class; others inherit from
+Pax asks for the mark in each such class, and until 2023 did not: a class with
+`HParams` of its own needs none here. Others inherit from
 `FiddleBaseParameterizable`.
 """
 
@@ -42,10 +43,11 @@ class BaseParameterizable:
 
   def __init_subclass__(cls, **kwargs):
     super().__init_subclass__(**kwargs)
-    if not hasattr(cls, _MARK):
+    # Until 2023 Pax asked for no mark, and classes had `HParams`.
+    if not hasattr(cls, _MARK) and 'HParams' not in vars(cls):
       raise errors.UserError(
         f'{cls.__qualname__} inherits from BaseParameterizable; expected'
-        f' FiddleBaseParameterizable, or {_MARK} = True in the class'
+        f' FiddleBaseParameterizable, or HParams or {_MARK} = True in the class'
       )
     cls.HParams = _bound(cls.HParams, cls)
     others = _init_arguments(cls)
@@ -99,6 +101,10 @@ def _bound(hparams: type[BaseHyperParams], owner: type) -> type:
     super(bound, self).copy_fields_from(source, missing_fields_in_self)
     self.cls = owner
 
+  def instantiate(self, **others):
+    """Returns an object with these hyperparameters."""
+    return self.cls(self, **others)
+
   bound = type(hparams)(
     'HParams',
     (hparams,),
@@ -110,6 +116,7 @@ def _bound(hparams: type[BaseHyperParams], owner: type) -> type:
       '_attribute_overrides': (*hparams._attribute_overrides, 'cls'),
       'cls': owner,
       'copy_fields_from': copy_fields_from,
+      'Instantiate': instantiate,
     },
   )
   return bound

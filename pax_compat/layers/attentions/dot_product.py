@@ -241,7 +241,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     self.create_child(name, tpl, **agreed(where, tpl, **fields))
 
   def _create_projection(
-    self, name, tpl_field, mapping, *, deviation=None, **fields
+    self, name, tpl_field, mapping, *, deviation=None, roles=(), **fields
   ):
     """Creates a projection from a copy of the template in `tpl_field`.
 
@@ -250,9 +250,10 @@ class DotProductAttention(attention_decoding.DecodableAttention):
       tpl_field: the field of this layer that contains the template.
       mapping: split mapping of the weight.
       deviation: deviation of the `internal_gshard_gaussian_init`.
+      roles: names of fields that become True, whatever the template has.
       **fields: see `template_fields.agreed`.
     """
-    tpl = getattr(self, tpl_field).clone()
+    tpl = getattr(self, tpl_field).clone().set(**dict.fromkeys(roles, True))
     if self.internal_gshard_gaussian_init:
       fields['params_init'] = WeightInit.Gaussian(deviation)
     tpl.set(**split(tpl, 'weight_split_dims_mapping', wt=mapping))
@@ -305,14 +306,16 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     mapping = self._query_weight_mapping()
     if self.output_proj_use_nhd_shape and mapping is not None:
       mapping = [*mapping[1:], mapping[0]]
+    roles = ['is_output_projection']
+    if self.output_proj_use_nhd_shape:
+      roles.append('use_nhd_shape')
     self._create_projection(
       'post',
       'proj_tpl' if self.post_proj_tpl is None else 'post_proj_tpl',
       mapping,
       deviation=(self.num_heads * self._head_dims()) ** -0.5,
       input_dim=dims,
-      is_output_projection=True,
-      use_nhd_shape=self.output_proj_use_nhd_shape or None,
+      roles=roles,
       **self._heads(self.num_heads),
     )
 

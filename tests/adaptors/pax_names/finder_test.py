@@ -193,3 +193,21 @@ def test_only_one_checkout(tmp_path, monkeypatch):
   monkeypatch.setattr(finder._finder, 'root', tmp_path / 'one')
   with pytest.raises(errors.UserError, match='already mounted'):
     finder.mount(tmp_path / 'two')
+
+
+def test_modules_that_a_checkout_may_have():
+  may_be = finder._may_be_in_checkout
+  own = ('paxml.tasks.lm.params.mine', 'paxml.contrib.gpu.mine', 'paxml.utils')
+  assert all(map(may_be, own))
+  pax = ('paxml.learners', 'paxml.tools.fiddle', 'praxis.utils', 'paxml')
+  assert not any(map(may_be, pax))
+
+
+def test_a_module_of_a_fork_is_that_of_its_checkout(tmp_path, monkeypatch):
+  folder = tmp_path / 'paxml'
+  (folder / 'tasks').mkdir(parents=True)
+  (folder / 'of_a_fork.py').write_text('from paxml import learners\n')
+  monkeypatch.setattr(finder._finder, 'root', tmp_path)
+  module = importlib.import_module('paxml.of_a_fork')
+  assert module.__file__ == str(folder / 'of_a_fork.py')
+  assert module.learners is sys.modules['paxml.learners']

@@ -75,3 +75,18 @@ def test_the_command_of_the_page_trains(tmp_path):
     if record['name'] == 'total_loss' and record['split'] == 'train'
   ]
   assert len(losses) == 20 and losses[-1] < losses[0]
+
+
+def test_experiments_can_change_their_datasets():
+  class Changed(lm_cloud.SyntheticDataset):
+    PERCORE_BATCH_SIZE = 2
+
+    def task(self):
+      return None
+
+    def _dataset_common(self, is_training):
+      return super()._dataset_common(is_training).set(seq_len=5)
+
+  train, dev = Changed().datasets()
+  assert (train.seq_len, dev.seq_len) == (5, 5)
+  assert (train.is_training, dev.is_training) == (True, False)

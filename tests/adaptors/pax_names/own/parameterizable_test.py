@@ -55,6 +55,16 @@ def test_fields_are_copied_but_for_the_class():
   assert (target.factor, target.offset, target.cls) == (2.0, 3, Scales)
 
 
+def test_classes_with_hparams_need_no_mark():
+  class Old(parameterizable.BaseParameterizable):
+    class HParams(parameterizable.BaseParameterizable.HParams):
+      factor: float = 2.0
+
+  assert Old.HParams(factor=3.0).Instantiate().hparams.factor == 3.0
+  assert Old(Old.HParams()).hparams.factor == 2.0
+  assert Old.config(factor=4.0).Instantiate().hparams.factor == 4.0
+
+
 def test_mistakes():
   with pytest.raises(errors.UserError, match='has no field .fact'):
     Scale.config(fact=1.0)
