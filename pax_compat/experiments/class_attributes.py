@@ -147,7 +147,8 @@ def _class(text: str, old: type, where: str) -> type:
   if name not in known:
     raise errors.UserError(
       f'{where}: {text!r} is not a class of {old.__module__}'
-      + errors.did_you_mean(name, known)
+      f'{errors.did_you_mean(name, known)}; expected one of'
+      f' {errors.short_list(sorted(known), 10)}'
     )
   return typing.cast(type, known[name])
 

@@ -76,7 +76,8 @@ class ClassificationModel(base_model.BaseModel):
     if name not in input_batch:
       raise errors.UserError(
         f'ClassificationModel.{setting} is {name!r}, which is not in the batch'
-        + errors.did_you_mean(name, input_batch)
+        f'{errors.did_you_mean(name, input_batch)}; expected one of'
+        f' {", ".join(input_batch)}'
       )
     return jnp.asarray(input_batch[name])
 

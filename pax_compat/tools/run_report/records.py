@@ -172,7 +172,8 @@ def _check(path: str, folder: Any):
   runs = [name for name in names if (folder / name / _EXPERIMENT).exists()]
   raise errors.UserError(
     f'{path} is not the folder of a run: it has no {_METRICS}; expected the'
-    ' --job_log_dir of a run' + errors.did_you_mean(folder.name, runs)
+    ' --job_log_dir of a run'
+    + (f', such as {errors.short_list(runs)}' if runs else '')
   )
 
 

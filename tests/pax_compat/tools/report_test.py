@@ -141,7 +141,7 @@ def test_help_is_quick_and_imports_nothing_slow():
   [
     ([], 'expected folders of runs and a file'),
     (['a'], 'expected folders of runs and a file'),
-    (['b', '--svg=x.svg'], 'folder not found; did you mean: a'),
+    (['aa', '--svg=x.svg'], 'folder not found; did you mean: a'),
     (['a', '--svg=no/x.svg'], '--svg=no/x.svg: expected a file in a writable'),
     (['a', '--svg=x.svg', '--metric=los'], "'los' to draw; did you mean: loss"),
   ],

@@ -111,7 +111,8 @@ def test_fields_of_the_batch_have_names():
   want, _ = batches.run(_config(), params, data)
   batches.assert_metrics(got, want)
   with pytest.raises(
-    errors.UserError, match="label_field is 'speaker'.*did you mean: .*label_pr"
+    errors.UserError,
+    match="label_field is 'speaker'.*expected one of .*label_p",
   ):
     batches.run(config, params, data)
 
