@@ -120,10 +120,12 @@ def test_zoneout_keeps_elements_at_random_in_training():
   weights, state = _weights(cell), _state(4000)
   new = _apply(cell, weights, state, do_eval=False)
   stays = (np.array(new.m) == state.m, np.array(new.c) == state.c)
-  _check(
-    new,
-    numpy_rnn.lstm_step({}, weights, state.m, state.c, X, PADDING, stays),
-  )
+  m, c = numpy_rnn.lstm_step({}, weights, state.m, state.c, X, PADDING, stays)
+  # A sum of 4,000 float32 terms is rounded in proportion to its terms: how, it
+  # depends on the processor.
+  rounding = 1e-6 * np.abs(m).max()
+  np.testing.assert_allclose(new.m, m, rtol=1e-5, atol=rounding)
+  np.testing.assert_allclose(new.c, c, rtol=1e-5, atol=1e-6)
   share = stays[1][PADDING == 0].mean()
   assert abs(share - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 8000)
 
