@@ -8,6 +8,7 @@ import re
 import jax
 import pytest
 
+from lm_tasks.params import lm_cloud
 from pax_compat import base_layer, experiment_registry
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.nested_map import NestedMap
