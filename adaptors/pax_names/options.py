@@ -13,7 +13,7 @@ class PaxOptions(options.Options):
 
   pax_source: str | None = options.option(
     None,
-    "A checkout of paxml's source. Its experiments, paxml/tasks/**, run on our"
-    ' layers, before those of the same name here; so do modules of'
-    ' --import_modules that import praxis or paxml.',
+    "A checkout of paxml's source. Its experiments, in paxml/tasks and"
+    ' paxml/contrib, run on our layers, before those of the same name here; so'
+    ' do modules of --import_modules that import praxis or paxml.',
   )

@@ -29,7 +29,11 @@ def main(argv: Sequence[str]) -> int:
   for folder in folders:
     recording.check(folder)
   root = checkout.mount(_SOURCE.value)
-  names = [name for name in checkout.names(root) if _ONLY.value in name]
+  names = [
+    name
+    for name in checkout.names(root)
+    if _ONLY.value in name and name.startswith('paxml.tasks.')
+  ]
   if not names:
     raise errors.UserError(
       f'{root} has no experiment whose name contains {_ONLY.value!r}'

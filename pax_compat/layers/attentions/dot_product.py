@@ -68,7 +68,8 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     scale_logits_by_head_dims: whether logits, including the relative bias, are
       multiplied by H^-0.5.
     atten_dropout_prob: probability of dropping an attention weight.
-    atten_logit_cap: if positive, logits are soft-capped to (-cap, cap).
+    atten_logit_cap: if positive, logits are soft-capped to (-cap, cap); 0 or
+      None for no cap.
     cap_before_bias: whether logits are capped before the relative bias is
       added.
     attention_extra_logit: logit of an additional source, whose value is zero;
@@ -117,7 +118,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
   scale_query_by_dim_per_head: bool = False
   scale_logits_by_head_dims: bool = False
   atten_dropout_prob: float = 0.0
-  atten_logit_cap: float = 0.0
+  atten_logit_cap: float | None = 0.0
   cap_before_bias: bool = False
   attention_extra_logit: float | None = None
   attention_kernel: str = attention_kernels.AttentionKernel.AUTO
@@ -564,7 +565,7 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     encoded = self._run_kernel(
       inputs,
       attention_ops.AttentionOptions(
-        logit_cap=self.atten_logit_cap,
+        logit_cap=self.atten_logit_cap or 0.0,
         cap_before_bias=self.cap_before_bias,
         extra_logit=self.attention_extra_logit,
         dropout=drop if drops else None,

@@ -597,3 +597,15 @@ def test_the_output_projection_may_have_all_fields_set():
   x = random(B, T, D)
   params = layer.init({PARAMS: jax.random.key(0)}, x, x, x)[PARAMS]
   assert params['post']['w'].shape == (N, H, D)
+
+
+def test_no_cap_is_a_cap_of_zero():
+  x = random(B, T, D)
+  outputs = []
+  for cap in (None, 0.0):
+    layer = dot_product.DotProductAttention.config(
+      input_dim=D, hidden_dim=N * H, num_heads=N, atten_logit_cap=cap
+    ).Instantiate()
+    variables = layer.init({PARAMS: jax.random.key(0)}, x, x, x)
+    outputs.append(layer.apply(variables, x, x, x)[0])
+  np.testing.assert_array_equal(outputs[0], outputs[1])
