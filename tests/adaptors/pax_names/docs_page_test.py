@@ -29,5 +29,5 @@ def test_the_layer():
 
 def test_names_in_python():
   found: dict = {}
-  exec(_block('pax_names.install()'), found)  # noqa: S102
+  exec(_block('from praxis import base_layer, layers'), found)  # noqa: S102
   assert found['layers'].Linear
