@@ -65,6 +65,8 @@ def test_steps(mode):
   assert ('stack' in moved) == (mode != 'frozen')
   assert ('enter' in moved) == (mode != 'factors')
   for path, value in made.items():
+    if path.endswith('/key/b'):
+      continue  # Its gradient is rounding only: softmax ignores it.
     # Adam's first steps amplify the rounding of small gradients.
     limit = 1e-5 if path == 'loss0' else 1e-3 if 'moved' in path else 5e-5
     atol = limit * np.abs(expected[path]).max()
