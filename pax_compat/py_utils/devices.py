@@ -33,8 +33,8 @@ def sync_global_devices(name: str):
 def maybe_unreplicate_for_fully_replicated(data: Any) -> Any:
   """Returns a tree of replicated arrays as arrays of one device.
 
-  Only arrays of a single device, and those whose sharding replicates them, are
-  known here: this package has no pmap.
+  Those of `jax.pmap` [devices, ...] lose their first dimension, also of one
+  device; those whose sharding replicates them keep their shape.
   """
   return jax.tree.map(_first_shard, data)
 
@@ -45,12 +45,25 @@ def maybe_unreplicate_for_first_shard(data: Any) -> Any:
 
 
 def _first_shard(x: Any) -> Any:
-  if not isinstance(x, jax.Array) or len(x.sharding.device_set) == 1:
+  if not isinstance(x, jax.Array):
     return x
+  if len(x.sharding.device_set) == 1:
+    return x[0] if _is_of_pmap(x) else x
   shard = x.addressable_shards[0].data
   if x.is_fully_replicated or shard.ndim == 0 or shard.shape[0] != 1:
     return shard
   return shard[0]
+
+
+def _is_of_pmap(x: jax.Array) -> bool:
+  """Whether an array of one device is [1, ...], split over the only axis."""
+  sharding = x.sharding
+  return (
+    isinstance(sharding, NamedSharding)
+    and len(sharding.mesh.axis_names) == 1
+    and tuple(sharding.spec)[:1] == tuple(sharding.mesh.axis_names)
+    and x.shape[:1] == (1,)
+  )
 
 
 def put_to_devices(

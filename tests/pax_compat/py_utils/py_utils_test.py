@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from pax_compat import errors, py_utils
 from tests import source_tree
@@ -104,3 +105,19 @@ def test_calls_are_timed(caplog):
   with py_utils.timeit(min_elapsed=5) as period:
     pass
   assert period.elapsed == 5
+
+
+def test_arrays_of_pmap_over_one_device_lose_its_dimension():
+  x = jax.pmap(lambda x: x, devices=jax.devices()[:1])(jnp.ones([1, 3]))
+  plain = jnp.ones([1, 3])
+  mesh = jax.make_mesh(
+    (1, 1), ('a', 'b'), (AxisType.Auto,) * 2, devices=jax.devices()[:1]
+  )
+  sharded = jax.device_put(plain, NamedSharding(mesh, PartitionSpec('a')))
+  made = py_utils.maybe_unreplicate_for_fully_replicated([x, plain, sharded, 5])
+  assert [getattr(one, 'shape', None) for one in made] == [
+    (3,),
+    (1, 3),
+    (1, 3),
+    None,
+  ]
