@@ -124,7 +124,10 @@ setuptools.setup(
   ],
   python_requires='>=3.11',
   packages=setuptools.find_packages(include=[f'{p}*' for p in PACKAGES]),
-  package_data={package: ['py.typed'] for package in PACKAGES},
+  package_data={
+    **{package: ['py.typed'] for package in PACKAGES},
+    'adaptors.lingvo_registry': ['stock_classes.json'],
+  },
   install_requires=CORE,
   extras_require={
     'lingvo': LINGVO,

@@ -63,7 +63,8 @@ def test_files_of_the_wheel(wheel):
   info = {name for name in names if '.dist-info/' in name}
   sources = set(source_tree.python_files(*source_tree.PACKAGES))
   typed = {f'{package}/py.typed' for package in source_tree.PACKAGES}
-  assert names - info == sources | typed
+  data = {'adaptors/lingvo_registry/stock_classes.json'}
+  assert names - info == sources | typed | data
   assert any(name.endswith('LICENSE') for name in info)
 
 

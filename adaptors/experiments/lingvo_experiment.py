@@ -75,9 +75,8 @@ class LingvoExperiment(base_experiment.BaseExperiment):
       model = model_params.Model()
     self._check_model(model)
     self._model = self._params_of(_TRAIN)
-    differing = differing_classes.described(self._model, mounts.checkout())
-    if differing:
-      logging.info('%s: %s', name, differing)
+    for text in differing_classes.described(self._model, mounts.checkout()):
+      logging.warning('%s: %s', name, text)
 
   @functools.cached_property
   def route(self) -> bridge_task.Route:

@@ -147,9 +147,7 @@ def _task(name: str, route: Route, traces: bool) -> Task:
 
 def _notes(route: Route) -> Iterator[str]:
   """Yields remarks on a task."""
-  differing = differing_classes.described(route.params, mounts.checkout())
-  if differing:
-    yield differing
+  yield from differing_classes.described(route.params, mounts.checkout())
   if route.translated:
     yield from route.translated.notes
 

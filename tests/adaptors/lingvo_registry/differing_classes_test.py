@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.lingvo_registry import differing_classes
+from adaptors.lingvo_registry import class_definitions, differing_classes
 from tests.adaptors import native_library
 
 pytestmark = native_library.NEEDS_LINGVO
@@ -36,7 +36,7 @@ def _change(checkout: pathlib.Path, cls: str, old: str, new: str):
   start, mark, body = _file(checkout).read_text().partition(f'\nclass {cls}(')
   assert mark and old in body
   _file(checkout).write_text(start + mark + body.replace(old, new, 1))
-  differing_classes._definitions.cache_clear()
+  class_definitions.of_file.cache_clear()
 
 
 def _params():
@@ -54,7 +54,7 @@ def test_equal_classes_do_not_count(checkout):
   _change(checkout, 'LSTMCellSimple', '\n  def ', '\n  # Theirs.\n  def ')
   _change(checkout, 'GRUCell', '\n  def ', '\n  def mine(self): ...\n  def ')
   assert differing_classes.of(_params(), checkout) == []
-  assert differing_classes.described(_params(), checkout) == ''
+  assert differing_classes.described(_params(), checkout) == []
 
 
 def test_changed_bases_of_used_classes_count(checkout):
@@ -63,7 +63,7 @@ def test_changed_bases_of_used_classes_count(checkout):
   assert differing_classes.of(_params(), checkout) == [
     f'{_RNN_CELL}.LSTMCellSimple'
   ]
-  text = differing_classes.described(_params(), checkout)
+  [text] = differing_classes.described(_params(), checkout)
   assert text.endswith(f'defines them otherwise: {_RNN_CELL}.LSTMCellSimple')
   assert str(checkout) in text
 
@@ -71,5 +71,5 @@ def test_changed_bases_of_used_classes_count(checkout):
 def test_without_a_readable_checkout_nothing_differs(checkout):
   assert differing_classes.of(_params(), None) == []
   _file(checkout).write_text('print "two"')
-  differing_classes._definitions.cache_clear()
+  class_definitions.of_file.cache_clear()
   assert differing_classes.of(_params(), checkout) == []
