@@ -12,6 +12,8 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from absl import logging
+
 from pax_compat import base_layer, errors, learners
 from pax_compat import config as config_lib
 from pax_compat.config import Config, instance_field, sub_config_field
@@ -316,6 +318,11 @@ class Train(Settings):
       raise errors.UserError(
         f'Train.learner is a list of {len(self.learner)} learners; expected'
         ' one. A learners.MultiOptimizerLearner has several optimizers'
+      )
+    if self.device_sync_interval_steps is not None:
+      logging.info(
+        'Train.device_sync_interval_steps has no effect: max_inflight_steps'
+        ' limits what is dispatched'
       )
     self.keep_interval_seconds()
     self._check_keep_interval_steps()

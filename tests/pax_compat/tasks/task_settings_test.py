@@ -152,3 +152,13 @@ def test_steps_that_are_kept_must_be_saved(saved):
 def test_more_steps_than_can_be_counted():
   with pytest.raises(errors.UserError, match=r'expected less than 2\*\*31'):
     task_settings.Train.config(num_train_steps=1 << 31).Instantiate()
+
+
+@pytest.mark.parametrize('interval', [None, 10])
+def test_a_field_without_effect_is_logged(caplog, interval):
+  train = task_settings.Train.config(device_sync_interval_steps=interval)
+  with caplog.at_level('INFO'):
+    train.Instantiate()
+  assert ('device_sync_interval_steps has no effect' in caplog.text) == (
+    interval is not None
+  )
