@@ -46,6 +46,7 @@ def _attention(lingvo, cls, **fields):
 def _check(params, *, causal=None, do_eval=True):
   """Compares self-attention, to the past only if `causal`."""
   lingvo = lingvo_runtime.module('lingvo.core.batch_major_attention')
+  tf = lingvo_runtime.module('lingvo.compat')
   future = None
   if causal:
     future = np.tile(lingvo.CausalPadding(T)[None], [B, 1, 1])
@@ -53,7 +54,7 @@ def _check(params, *, causal=None, do_eval=True):
     params,
     [X],
     fprop=lambda layer, theta, x: layer.FProp(
-      theta, x, x, x, PADDINGS, None, future
+      theta, x, x, x, tf.constant(PADDINGS), None, future
     )[0],
     call=lambda layer, x: layer(
       x, x, x, atten_mask=AttentionMask(_MASK, causal=bool(causal))
