@@ -22,7 +22,6 @@ from pax_compat.base_layer import (
 )
 from pax_compat.config import REQUIRED, Config, sub_config_field
 from pax_compat.layer_core.summaries import Summary, SummaryType
-from pax_compat.layers import linears
 
 
 def test_the_example():
@@ -594,28 +593,3 @@ def test_fields_that_children_inherit_are_copied():
   assert target.fprop_dtype == jnp.bfloat16
   assert target.ici_mesh_shape == [1, 1]
   assert not config.is_set(target, 'dtype')
-
-
-def test_a_theta_of_ones_own():
-  class Doubled(base_layer.Theta):
-    def __init__(self, module):
-      self.module = module
-
-    def __getattr__(self, name):
-      return 2 * super().__getattr__(name)
-
-  class Descriptor:
-    def __get__(self, obj, objtype=None):
-      return Doubled(obj)
-
-  class Own(linears.Linear):
-    theta = Descriptor()
-
-  x = jnp.ones([1, 3])
-  fields = {'input_dims': 3, 'output_dims': 2}
-  plain = linears.Linear.config(**fields).Instantiate()
-  variables = plain.init(jax.random.key(0), x)
-  own = Own.config(**fields).Instantiate()
-  np.testing.assert_array_equal(
-    own.apply(variables, x), 2 * plain.apply(variables, x)
-  )

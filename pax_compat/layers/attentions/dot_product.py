@@ -307,16 +307,14 @@ class DotProductAttention(attention_decoding.DecodableAttention):
     mapping = self._query_weight_mapping()
     if self.output_proj_use_nhd_shape and mapping is not None:
       mapping = [*mapping[1:], mapping[0]]
-    roles = ['is_output_projection']
-    if self.output_proj_use_nhd_shape:
-      roles.append('use_nhd_shape')
+    nhd = ['use_nhd_shape'] if self.output_proj_use_nhd_shape else []
     self._create_projection(
       'post',
       'proj_tpl' if self.post_proj_tpl is None else 'post_proj_tpl',
       mapping,
       deviation=(self.num_heads * self._head_dims()) ** -0.5,
       input_dim=dims,
-      roles=roles,
+      roles=['is_output_projection', *nhd],
       **self._heads(self.num_heads),
     )
 

@@ -1,8 +1,13 @@
-"""Defaults of fields that are mutable dataclasses."""
+"""Defaults of fields that are mutable dataclasses; `theta`."""
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from pax_compat import base_layer
+from pax_compat.layers import linears
 
 
 @dataclasses.dataclass
@@ -20,3 +25,28 @@ def test_each_object_has_a_default_of_its_own():
   first, second = (Quantized.config().Instantiate() for _ in range(2))
   assert first.precision == second.precision == Precision(bits=4)
   assert first.precision is not second.precision
+
+
+def test_a_theta_of_ones_own():
+  class Doubled(base_layer.Theta):
+    def __init__(self, module):
+      self.module = module
+
+    def __getattr__(self, name):
+      return 2 * super().__getattr__(name)
+
+  class Descriptor:
+    def __get__(self, obj, objtype=None):
+      return Doubled(obj)
+
+  class Own(linears.Linear):
+    theta = Descriptor()
+
+  x = jnp.ones([1, 3])
+  fields = {'input_dims': 3, 'output_dims': 2}
+  plain = linears.Linear.config(**fields).Instantiate()
+  variables = plain.init(jax.random.key(0), x)
+  own = Own.config(**fields).Instantiate()
+  np.testing.assert_array_equal(
+    own.apply(variables, x), 2 * plain.apply(variables, x)
+  )

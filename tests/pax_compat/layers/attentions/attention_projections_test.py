@@ -10,7 +10,7 @@ import pytest
 
 from pax_compat import errors
 from pax_compat.base_layer import PARAMS, WeightInit
-from pax_compat.layers.attentions import attention_projections
+from pax_compat.layers.attentions import attention_projections, dot_product
 from tests.pax_compat.layers.naive_attention import random
 
 B, T, D, N, H = 2, 3, 6, 2, 4
@@ -232,3 +232,14 @@ def test_each_dim_has_its_scale():
   y = layer.apply({PARAMS: {'per_dim_scale': weight}}, x)
   factor = np.log1p(np.exp(weight)) / np.log(2) / np.sqrt(3)
   np.testing.assert_allclose(y, x * factor, rtol=1e-5)
+
+
+def test_the_output_projection_may_have_all_fields_set():
+  config = dot_product.DotProductAttention.config(
+    input_dim=D, hidden_dim=N * H, num_heads=N, output_proj_use_nhd_shape=True
+  )
+  config.proj_tpl.set(is_output_projection=False, use_nhd_shape=False)
+  layer = config.Instantiate()
+  x = random(B, T, D)
+  params = layer.init({PARAMS: jax.random.key(0)}, x, x, x)[PARAMS]
+  assert params['post']['w'].shape == (N, H, D)

@@ -588,17 +588,6 @@ def test_an_additive_mask_hides_what_the_structure_hides(causal):
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
-def test_the_output_projection_may_have_all_fields_set():
-  config = dot_product.DotProductAttention.config(
-    input_dim=D, hidden_dim=N * H, num_heads=N, output_proj_use_nhd_shape=True
-  )
-  config.proj_tpl.set(is_output_projection=False, use_nhd_shape=False)
-  layer = config.Instantiate()
-  x = random(B, T, D)
-  params = layer.init({PARAMS: jax.random.key(0)}, x, x, x)[PARAMS]
-  assert params['post']['w'].shape == (N, H, D)
-
-
 def test_no_cap_is_a_cap_of_zero():
   x = random(B, T, D)
   outputs = []
