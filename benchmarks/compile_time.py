@@ -12,16 +12,16 @@ A round compiles each step once; every second round in reverse order. A ratio is
 the median over the rounds of two times of the same round, so that other load
 affects both.
 
-Measured 2026-11-21, two cores of an AMD EPYC, busy with other work, JAX 0.10.2,
+Measured 2026-11-27, two cores of an AMD EPYC, otherwise idle, JAX 0.10.2,
 --rounds=4:
 
     layers          build s    trace s  compile s      all s
-    4 repeated         0.33       1.15      11.87      13.35
-    32 repeated        0.42       1.53      12.09      13.90
-    4 stacked          0.68       2.65      15.24      18.70
-    16 stacked         2.12       9.83      40.04      52.12
-    32 to 4 repeated: 1.13
-    16 to 4 stacked: 2.81
+    4 repeated         0.22       0.76       3.26       4.23
+    32 repeated        0.25       0.86       3.05       4.13
+    4 stacked          0.29       1.12       4.06       5.48
+    16 stacked         1.01       4.06      12.84      17.90
+    32 to 4 repeated: 0.93
+    16 to 4 stacked: 3.22
 """
 
 import argparse

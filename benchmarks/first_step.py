@@ -14,12 +14,13 @@ A round starts each once. A ratio is the median over the rounds of our time over
 that of the bare process in the same round, so that other load affects both. The
 goals are 1.5 cold and 0.75 warm.
 
-Measured 2026-11-27, two cores of an AMD EPYC, JAX 0.10.2, --rounds=5:
+Measured 2026-11-27, two cores of an AMD EPYC, otherwise idle, JAX 0.10.2,
+--rounds=5:
 
     process   first step s  peak MB  ratio to bare
-    bare              7.00     1062           1.00
-    cold              8.71      892           1.21
-    warm              5.12      745           0.73
+    bare              7.43     1043           1.00
+    cold              8.92      951           1.19
+    warm              4.94      742           0.69
 """
 
 import argparse
