@@ -16,9 +16,8 @@ from pax_compat.layer_core import flop_scopes
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers.attentions.attention_masks import SegmentMask, as_array
 
-# Targets of a block: a quarter of them within the first two limits, and more
-# where there would be too many blocks. With more blocks less is computed, but
-# more is compiled.
+# Targets of a block: half of them within the first two limits, so that there
+# are few blocks to compile, and more where there would be too many blocks.
 _MIN_BLOCK = 64
 _MAX_BLOCK = 128
 _MAX_BLOCKS = 8
@@ -96,8 +95,8 @@ def attend(
   """
   size = inputs.query.shape[1]
   if options.by_blocks and not flop_scopes.is_counting():
-    quarter = min(size // 4, _MAX_BLOCK)
-    size = max(quarter, _MIN_BLOCK, -(-size // _MAX_BLOCKS))
+    half = min(size // 2, _MAX_BLOCK)
+    size = max(half, _MIN_BLOCK, -(-size // _MAX_BLOCKS))
   arrays = (*inputs[:3], as_array(inputs.mask), inputs.bias)
   # A dropout closes over its layer, so that nothing traced for it can be kept.
   by_size = _attend if options.dropout else _attend_traced_once
