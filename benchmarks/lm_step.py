@@ -17,14 +17,17 @@ peers rotates between rounds. A ratio is the median over the rounds of our time
 over the peer's time in the same round, so that other load affects both. `all`
 is the mean step, weighted by the frequency of shapes in the first batches.
 
-Measured 2026-11-21, two cores of an AMD EPYC, otherwise idle, JAX 0.10.2,
-TensorFlow 2.21, --rounds=4:
+Measured 2026-11-27, two cores of an AMD EPYC, otherwise idle, JAX 0.10.2,
+TensorFlow 2.21 without oneDNN's kernels, --rounds=3:
 
     shape        share  ours ms  bare ms  lingvo ms  ours/bare  ours/lingvo
-    ids[16,256]   0.73    225.7    346.3      281.7        0.666        0.801
-    ids[32,128]   0.18    187.4    222.3      174.5        0.859        1.053
-    ids[64,64]    0.08    192.1    186.2      145.7        1.032        1.304
-    all           1.00    219.6    309.2      253.9        0.710        0.860
+    ids[16,256]   0.73    357.6    463.4     1145.7      0.762        0.301
+    ids[32,128]   0.18    305.6    380.9      771.8      0.741        0.375
+    ids[64,64]    0.08    258.1    300.1      553.2      0.853        0.479
+    all           1.00    343.4    435.9     1015.3      0.770        0.319
+
+With blocks of 64 targets in attention, 0.701 of bare; but a step is then compiled
+for a fifth longer.
 
 The bare function uses plain attention by default, its faster variant. Our step
 is faster because of `attention_ops.attend`, which is blockwise on CPUs; with
