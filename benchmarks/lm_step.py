@@ -26,8 +26,8 @@ TensorFlow 2.21 without oneDNN's kernels, --rounds=3:
     ids[64,64]    0.08    258.1    300.1      553.2      0.853        0.479
     all           1.00    343.4    435.9     1015.3      0.770        0.319
 
-With blocks of 64 targets in attention, 0.701 of bare; but a step is then compiled
-for a fifth longer.
+With blocks of 64 targets in attention, 0.701 of bare; but compiling a step then
+takes a fifth longer.
 
 The bare function uses plain attention by default, its faster variant. Our step
 is faster because of `attention_ops.attend`, which is blockwise on CPUs; with
