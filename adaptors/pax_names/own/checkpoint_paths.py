@@ -119,7 +119,7 @@ def _is_complete(checkpoint: Any) -> bool:
 
 
 def latest_checkpoint_if_exists(checkpoint_dir: str | os.PathLike) -> Any:
-  """Returns the path of the newest checkpoint; None if there is none."""
+  """Returns the path of the newest checkpoint; None without one."""
   return next(reversed(by_step(checkpoint_dir).values()), None)
 
 
@@ -127,7 +127,7 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike) -> Any:
   """Returns the path of the newest checkpoint.
 
   Raises:
-    ValueError: there is none.
+    ValueError: the folder has none.
   """
   found = latest_checkpoint_if_exists(checkpoint_dir)
   if found is None:
@@ -138,7 +138,7 @@ def latest_checkpoint(checkpoint_dir: str | os.PathLike) -> Any:
 def retrieve_latest_checkpoint_step_if_exists(
   checkpoint_dir: str | os.PathLike,
 ) -> int | None:
-  """Returns the newest step; None if there is no checkpoint.
+  """Returns the newest step; None without a checkpoint.
 
   All processes get that of the first one.
   """
@@ -152,7 +152,7 @@ def retrieve_latest_checkpoint_step(checkpoint_dir: str | os.PathLike) -> int:
   """Returns the newest step.
 
   Raises:
-    ValueError: there is no checkpoint.
+    ValueError: the folder has no checkpoint.
   """
   step = retrieve_latest_checkpoint_step_if_exists(checkpoint_dir)
   if step is None:

@@ -75,7 +75,7 @@ class SavedCheckpoints:
     return list(checkpoint_paths.by_step(self.directory))
 
   def latest_step(self) -> int | None:
-    """Returns the newest step; None if there is no checkpoint."""
+    """Returns the newest step; None without a checkpoint."""
     return next(reversed(self.all_steps()), None)
 
   def wait_until_finished(self) -> None:
@@ -243,7 +243,7 @@ def restore_checkpoint(
     mesh JAX arrays.
 
   Raises:
-    ValueError: there is no checkpoint, or the state is not a `TrainState`.
+    ValueError: the folder has no checkpoint, or the state is not a `TrainState`.
     UserError: the checkpoint lacks arrays, has them in another shape, or cannot
       be read.
   """
