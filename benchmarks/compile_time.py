@@ -24,10 +24,7 @@ Measured 2026-11-27, two cores of an AMD EPYC, otherwise idle, JAX 0.10.2,
     16 to 4 stacked: 3.22
 """
 
-import argparse
 import gc
-import json
-import pathlib
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -37,6 +34,7 @@ import jax
 import jax.numpy as jnp
 from absl import logging
 
+from benchmarks import command_line
 from pax_compat import config as config_lib
 from pax_compat import layers, optimizers, tasks_lib
 from pax_compat.layers import models
@@ -184,14 +182,9 @@ def table(result: Mapping[str, Any]) -> str:
 
 def main():
   """Measures, prints the table, and writes the JSON."""
-  parser = argparse.ArgumentParser(prog='python -m benchmarks.compile_time')
-  parser.add_argument('--rounds', type=int, default=5, help='number of rounds')
-  parser.add_argument('--json', type=pathlib.Path, help='file for the results')
-  flags = parser.parse_args()
-  result = summary(measure(flags.rounds))
-  print(table(result))
-  if flags.json:
-    flags.json.write_text(json.dumps(result, indent=2) + '\n')
+  command_line.run(
+    'compile_time', lambda rounds: summary(measure(rounds)), table
+  )
 
 
 if __name__ == '__main__':

@@ -23,7 +23,6 @@ Measured 2026-11-27, two cores of an AMD EPYC, otherwise idle, JAX 0.10.2,
     warm              4.94      742           0.69
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -36,6 +35,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from absl import logging
+
+from benchmarks import command_line
 
 # Class attributes of the experiment.
 SIZES = dict(
@@ -161,14 +162,7 @@ def table(result: Mapping[str, Mapping[str, float]]) -> str:
 
 def main():
   """Measures, prints the table, and writes the JSON."""
-  parser = argparse.ArgumentParser(prog='python -m benchmarks.first_step')
-  parser.add_argument('--rounds', type=int, default=5, help='number of rounds')
-  parser.add_argument('--json', type=pathlib.Path, help='file for the results')
-  flags = parser.parse_args()
-  result = summary(measure(flags.rounds))
-  print(table(result))
-  if flags.json:
-    flags.json.write_text(json.dumps(result, indent=2) + '\n')
+  command_line.run('first_step', lambda rounds: summary(measure(rounds)), table)
 
 
 if __name__ == '__main__':

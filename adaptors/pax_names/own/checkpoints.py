@@ -243,7 +243,8 @@ def restore_checkpoint(
     mesh JAX arrays.
 
   Raises:
-    ValueError: the folder has no checkpoint, or the state is not a `TrainState`.
+    ValueError: the folder has no checkpoint, or the state is not a
+      `TrainState`.
     UserError: the checkpoint lacks arrays, has them in another shape, or cannot
       be read.
   """
