@@ -35,7 +35,7 @@ def is_changed(cls: type) -> bool:
   file = getattr(sys.modules.get(cls.__module__), '__file__', None)
   if not known or not file or cls.__name__ not in known['classes']:
     return False
-  if _digest(pathlib.Path(file).read_bytes()) == known['file']:
+  if _digest_of_file(file) == known['file']:
     return False
   definition = class_definitions.of_file(pathlib.Path(file)).get(cls.__name__)
   found = _digest((definition or '').encode())
@@ -57,7 +57,7 @@ def record_of(root: pathlib.Path, version: str) -> dict[str, Any]:
     definitions = class_definitions.of_file(file)
     if definitions:
       modules['.'.join(parts)] = {
-        'file': _digest(file.read_bytes()),
+        'file': _digest_of_file(file),
         'classes': {n: _digest(d.encode()) for n, d in definitions.items()},
       }
   return {'release': version, 'modules': modules}
@@ -66,6 +66,11 @@ def record_of(root: pathlib.Path, version: str) -> dict[str, Any]:
 @functools.cache
 def _record() -> dict[str, Any]:
   return json.loads(RECORD.read_text('utf-8'))
+
+
+@functools.cache  # Many classes are in one file.
+def _digest_of_file(file: str | pathlib.Path) -> str:
+  return _digest(pathlib.Path(file).read_bytes())
 
 
 def _digest(content: bytes) -> str:

@@ -133,8 +133,8 @@ def save_checkpoint(
     )
   folder = job_dir.answering_path(checkpoint_dir)
   saved = SavedCheckpoints(folder)
-  state = py_utils.maybe_unreplicate_for_fully_replicated(train_state)
-  step = int(np.asarray(state.step).item())
+  step = py_utils.maybe_unreplicate_for_fully_replicated(train_state.step)
+  step = int(np.asarray(step).item())
   steps = saved.all_steps()
   if steps and max(steps) >= step and not overwrite:
     return saved
@@ -307,14 +307,11 @@ def _arrays_of(names: list[str], source: pax_source.PaxSource) -> list[str]:
   of_learner = [n for n in missing if n.startswith(_OPT_STATES)]
   others = [n for n in missing if n not in of_learner]
   if others:
-    lines = [
-      f'{name}{errors.did_you_mean(name, source.arrays)}'
-      for name in others[:_MAX_LISTED]
-    ]
-    more = len(others) - len(lines)
+    lines = errors.listed(others, _MAX_LISTED)
+    for i, name in enumerate(others[:_MAX_LISTED]):
+      lines[i] += errors.did_you_mean(name, source.arrays)
     raise errors.UserError(
-      f'{source.path} lacks arrays of the state:\n  '
-      + '\n  '.join([*lines, *([f'and {more} more'] if more > 0 else ())])
+      f'{source.path} lacks arrays of the state:\n  ' + '\n  '.join(lines)
     )
   if of_learner:
     raise errors.UserError(
