@@ -1,12 +1,13 @@
-"""Runs praxis's own unit tests, from a checkout, against our names.
+"""Runs Pax's own unit tests, from a checkout, against our names.
 
-    python -m adaptors.pax_names.praxis_tests --praxis_source=PRAXIS [FILE ...]
+    python -m adaptors.pax_names.pax_tests --source=CHECKOUT [FILE ...]
 
-Each file, such as `schedules` or `layers/linears`, runs in a process of its own
-under `install()`; without a FILE, all of them. A line for each file has the
-number of tests that pass; `--failures` prints what the others raise.
+The checkout is one of praxis or of paxml. Each file, such as `schedules` or
+`layers/linears`, runs in a process of its own under `install()`; without a
+FILE, all of them. A line for each file has the number of tests that pass;
+`--failures` prints what the others raise.
 `--table=testdata/pax/praxis_tests.json` prints a table in Markdown instead,
-beside the numbers with praxis itself.
+beside the numbers with Pax itself.
 """
 
 import collections
@@ -23,7 +24,7 @@ from absl import flags
 from pax_compat import errors
 from pax_compat.cli import command_line
 
-_SOURCE = flags.DEFINE_string('praxis_source', None, 'A checkout of praxis.')
+_SOURCE = flags.DEFINE_string('source', None, 'A checkout of praxis or paxml.')
 _FAILURES = flags.DEFINE_bool('failures', False, 'Print the failing tests.')
 _SECONDS = flags.DEFINE_integer(
   'seconds', 600, 'Time limit of each file, in seconds.', lower_bound=1
@@ -31,7 +32,7 @@ _SECONDS = flags.DEFINE_integer(
 _TABLE = flags.DEFINE_string(
   'table',
   None,
-  'Print a table, beside the numbers of tests that pass with praxis itself and'
+  'Print a table, beside the numbers of tests that pass with Pax itself and'
   ' of all tests, by file, in this JSON file.',
 )
 _SUFFIX = '_test.py'
@@ -54,34 +55,25 @@ runpy.run_path(path, run_name='__main__')
 def main(argv: Sequence[str]) -> int:
   """Returns 0 if all tests of all files pass, 1 if not."""
   command_line.require(_SOURCE)
-  root = pathlib.Path(_SOURCE.value).expanduser().resolve() / 'praxis'
-  known = {
-    str(path.relative_to(root)).removesuffix(_SUFFIX): path
-    for folder in (root, root / 'layers')
-    for path in sorted(folder.glob(f'*{_SUFFIX}'))
-  }
-  if not known:
-    raise errors.UserError(
-      f'{root.parent} is not a source checkout of praxis; expected a folder'
-      ' that contains praxis/*_test.py'
-    )
+  known = files(pathlib.Path(_SOURCE.value).expanduser().resolve())
   names = [name.removesuffix(_SUFFIX) for name in argv[1:]] or list(known)
   totals, passes = [0, 0], True
-  praxis = None
+  pax = None
   if _TABLE.value:
-    praxis = json.loads(pathlib.Path(_TABLE.value).read_text('utf-8'))
-    print(_ROW.format('file', 'pass', 'praxis', 'of', 'what the others raise'))
+    pax = json.loads(pathlib.Path(_TABLE.value).read_text('utf-8'))
+    print(_ROW.format('file', 'pass', 'Pax', 'of', 'what the others raise'))
     print('|---|---|---|---|---|')
   for name in names:
     if name not in known:
       raise errors.UserError(
-        f'tests {name!r} not found in {root}' + errors.did_you_mean(name, known)
+        f'tests {name!r} not found in {_SOURCE.value}'
+        + errors.did_you_mean(name, known)
       )
     passed, total, reasons = run(known[name], seconds=_SECONDS.value)
     totals = [totals[0] + passed, totals[1] + total]
     passes &= 0 < passed == total
-    if praxis is not None:
-      print(row(name, passed, total, reasons, praxis), flush=True)
+    if pax is not None:
+      print(row(name, passed, total, reasons, pax), flush=True)
       continue
     print(f'{name:45} {passed:5} of {total:5}', flush=True)
     for reason in reasons if _FAILURES.value or not total else ():
@@ -90,12 +82,38 @@ def main(argv: Sequence[str]) -> int:
   return int(not passes)
 
 
+def files(source: pathlib.Path) -> dict[str, pathlib.Path]:
+  """Returns the files of tests of a checkout, by name such as `layers/linears`.
+
+  Args:
+    source: a folder that contains `praxis` or `paxml`.
+
+  Raises:
+    UserError: if it contains neither, or no tests.
+  """
+  roots = [source / 'praxis', source / 'paxml']
+  found = {
+    str(path.relative_to(root)).removesuffix(_SUFFIX): path
+    for root in roots
+    # The files of a folder before those of its folders.
+    for path in sorted(
+      root.rglob(f'*{_SUFFIX}'), key=lambda path: (len(path.parts), path)
+    )
+  }
+  if not found:
+    raise errors.UserError(
+      f'{source} is not a source checkout of praxis or paxml; expected a folder'
+      ' that contains praxis/*_test.py or paxml/*_test.py'
+    )
+  return found
+
+
 def row(
   name: str,
   passed: int,
   total: int,
   reasons: Sequence[str],
-  praxis: Mapping[str, Sequence[int | None]],
+  pax: Mapping[str, Sequence[int | None]],
 ) -> str:
   """Returns a row of a table in Markdown.
 
@@ -104,10 +122,10 @@ def row(
     passed: see `run`.
     total: likewise.
     reasons: likewise; the two most frequent ones are shown.
-    praxis: by file, the tests that pass with praxis itself, None if that is
+    pax: by file, the tests that pass with Pax itself, None if that is
       unknown, and all tests.
   """
-  known, of = praxis.get(name, (None, total))
+  known, of = pax.get(name, (None, total))
   raised = (
     re.sub(r'^(ERROR|FAIL): .*?[)\]]: ', '', reason) for reason in reasons
   )

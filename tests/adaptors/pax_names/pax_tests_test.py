@@ -1,6 +1,9 @@
-"""praxis's own unit tests are run and counted."""
+"""Pax's own unit tests are run and counted."""
 
-from adaptors.pax_names import praxis_tests
+import pytest
+
+from adaptors.pax_names import pax_tests
+from pax_compat import errors
 
 _TEST = """
 from absl.testing import absltest
@@ -25,7 +28,7 @@ if __name__ == '__main__':
 def test_a_file_is_run(tmp_path):
   path = tmp_path / 'names_test.py'
   path.write_text(_TEST)
-  passed, total, reasons = praxis_tests.run(path, seconds=120)
+  passed, total, reasons = pax_tests.run(path, seconds=120)
   assert (passed, total) == (1, 2)
   [reason] = reasons
   assert reason.startswith('ERROR: test_fails')
@@ -35,7 +38,7 @@ def test_a_file_is_run(tmp_path):
 def test_a_file_that_cannot_be_imported(tmp_path):
   path = tmp_path / 'names_test.py'
   path.write_text('from praxis import no_such_module')
-  passed, total, [reason] = praxis_tests.run(path, seconds=120)
+  passed, total, [reason] = pax_tests.run(path, seconds=120)
   assert (passed, total) == (0, 0)
   assert 'praxis.no_such_module is not supported here' in reason
 
@@ -43,7 +46,7 @@ def test_a_file_that_cannot_be_imported(tmp_path):
 def test_a_file_that_takes_too_long(tmp_path):
   path = tmp_path / 'names_test.py'
   path.write_text('import time; time.sleep(60)')
-  found = praxis_tests.run(path, seconds=1)
+  found = pax_tests.run(path, seconds=1)
   assert found == (0, 0, ['not done after 1 s; others were not run'])
 
 
@@ -53,14 +56,24 @@ def test_a_row_has_the_most_frequent_reasons():
     'FAIL: test_b (names_test.Names) [sub]: AssertionError:',
     'ERROR: test_c0 (2, (3,)) (names_test.Names): AttributeError: no x',
   ]
-  text = praxis_tests.row('a', 1, 4, reasons, {'a': [3, 4]})
+  text = pax_tests.row('a', 1, 4, reasons, {'a': [3, 4]})
   assert text == (
     '| `a` | 1 | 3 | 4 | 2 x `AttributeError: no x`; 1 x `AssertionError` |'
   )
-  assert '| 0 | ? | 7 |' in praxis_tests.row('b', 0, 0, [], {'b': [None, 7]})
+  assert '| 0 | ? | 7 |' in pax_tests.row('b', 0, 0, [], {'b': [None, 7]})
 
 
 def test_subtests_are_one_test():
   part = '=' * 70 + '\nFAIL: test_a (m.A) [{}]\nm.A.test_a\nAssertionError: x\n'
   text = f'{part.format(1)}{part.format(2)}\nRan 3 tests in 1 s\n'
-  assert praxis_tests.counted(text)[:2] == (2, 3)
+  assert pax_tests.counted(text)[:2] == (2, 3)
+
+
+def test_files_of_a_checkout(tmp_path):
+  with pytest.raises(errors.UserError, match='not a source checkout'):
+    pax_tests.files(tmp_path)
+  folder = tmp_path / 'paxml' / 'tools'
+  folder.mkdir(parents=True)
+  (folder / 'dump_test.py').touch()
+  (folder.parent / 'zoo_test.py').touch()
+  assert list(pax_tests.files(tmp_path)) == ['zoo', 'tools/dump']
