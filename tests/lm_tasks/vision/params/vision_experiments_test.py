@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lm_tasks.vision import imagenet_input
-from lm_tasks.vision.params import digits, imagenet_resnets, mnist
+from lm_tasks.vision.params import imagenet_resnets, mnist
 from pax_compat import base_layer, experiment_registry
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.experiments import class_attributes, native_params, resolved
@@ -111,8 +111,20 @@ def test_mnist_trains(tmp_path):
 
 @pytest.mark.slow
 def test_digits_are_learned(tmp_path):
-  losses = _trained(digits.DrawnDigits(), [], tmp_path)
-  assert losses['eval_test', 'accuracy', 200] >= 0.98
+  done = launching.run_script(
+    """
+    import sys
+    from lm_tasks.vision.params import digits
+    from pax_compat.experiments import resolved
+    from pax_compat.trainer import run
+    experiment = resolved.resolve(digits.DrawnDigits(), name='test')
+    run.train(experiment, job_log_dir=sys.argv[1])
+    """,
+    tmp_path,
+    XLA_FLAGS=launching.flags_of_long_runs(),
+  )
+  assert done.returncode == 0, done.stderr
+  assert _losses(tmp_path)['eval_test', 'accuracy', 200] >= 0.98
 
 
 @pytest.mark.slow
