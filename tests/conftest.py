@@ -58,7 +58,9 @@ os.environ.setdefault('XLA_FLAGS', _xla_flags())
 # programs. Unbounded: a bounded cache is locked while it is read.
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_compilation_cache()))
 # Less time goes into compiling a small program than into writing it.
-os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.05')
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.2')
+# Programs without the stacks of their operations are lowered sooner.
+os.environ.setdefault('JAX_TRACEBACK_IN_LOCATIONS_LIMIT', '0')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
 # Not TF_NUM_INTEROP_THREADS: an input op that waits would hold the only one.
 os.environ.setdefault('TF_NUM_INTRAOP_THREADS', str(_threads_per_worker()))
@@ -66,8 +68,8 @@ os.environ.setdefault('TF_NUM_INTRAOP_THREADS', str(_threads_per_worker()))
 # of Lingvo's recurrent layers, on processors without AVX-512.
 os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
 # A worker comes to hold millions of objects that stay: they are looked through
-# seldom.
-gc.set_threshold(50_000, 20, 20)
+# once, see `_collected`.
+gc.set_threshold(50_000, 50, 1000)
 # Properties are tried with the same examples each time, however long they take.
 hypothesis.settings.register_profile(
   'same', deadline=None, derandomize=True, database=None
@@ -94,6 +96,20 @@ def pytest_runtest_logreport(report):
   if path and report.failed and 'PYTEST_XDIST_WORKER' not in os.environ:
     with open(path, 'a') as file:
       file.write(f'{report.nodeid}\n')
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _collected():
+  """Collects the garbage of a file's tests, once; what is left stays.
+
+  So tests that collect all garbage take no longer in a worker that has run
+  thousands before.
+  """
+  yield
+  if gc.get_freeze_count():
+    gc.collect()
+  # After a test that has unfrozen all of it, looking through it takes seconds.
+  gc.freeze()
 
 
 @pytest.fixture(scope='session')
