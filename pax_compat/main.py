@@ -277,7 +277,7 @@ def _experiment(
         experiment,
         name=name,
         settings=settings,
-        attributes=options.attributes,
+        changed_attributes=options.attributes,
         skip_bad_records=experiment_flags.skip_bad_records(),
         trains=trains,
       )

@@ -86,6 +86,7 @@ def resolve(
   name: str,
   settings: Sequence[str] = (),
   attributes: Sequence[str] = (),
+  changed_attributes: Sequence[str] = (),
   skip_bad_records: bool = False,
   trains: bool = False,
 ) -> ResolvedExperiment:
@@ -95,13 +96,16 @@ def resolve(
     experiment: the experiment. It is not changed.
     name: its name.
     settings: see `experiment_overrides.changed`.
-    attributes: changes `NAME=value` that the experiment has, for messages.
+    attributes: changes `NAME=value` of its class attributes, which come before
+      the settings; see `class_attributes.changed`.
+    changed_attributes: changes of this kind that it has already, for messages.
     skip_bad_records: see `experiment_overrides.changed`.
     trains: whether the training data is read, so that its files must exist.
 
   Raises:
     UserError: the experiment or a setting is invalid, or a file is missing.
   """
+  experiment = class_attributes.changed(experiment, attributes)
   experiment.check_supported()
   class_attributes.require_chosen(type(experiment))
   experiment.validate()
@@ -125,7 +129,7 @@ def resolve(
     dumps=made.dumps(),
     experiment=made,
     changes=(
-      *(f'--attr={change}' for change in attributes),
+      *(f'--attr={change}' for change in (*changed_attributes, *attributes)),
       *(f'--set={change}' for change in settings),
     ),
   )

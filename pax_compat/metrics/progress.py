@@ -73,8 +73,17 @@ class Progress:
     """Leaves time that has just passed, as of compilation, out of the rates."""
     self._left_out += seconds
 
+  def now(self) -> float:
+    """Returns the seconds of the clock."""
+    return self._clock()
+
   def count_step(
-    self, *, tokens: float = 0, input_wait: float = 0.0, flops: float = 0.0
+    self,
+    *,
+    tokens: float = 0,
+    input_wait: float = 0.0,
+    flops: float = 0.0,
+    ended: float | None = None,
   ) -> None:
     """Counts one finished step.
 
@@ -83,12 +92,14 @@ class Progress:
       input_wait: seconds spent waiting for the batch.
       flops: the model's floating point operations for the batch, over all
         processes; 0 if they are not known.
+      ended: when it had ended, as `now` says; None for this moment.
     """
     self._step += 1
     last = self._marks[-1]
+    seconds = self._seconds() if ended is None else ended - self._left_out
     self._marks.append(
       _Mark(
-        self._seconds(),
+        max(seconds, last.seconds),
         last.steps + 1,
         last.tokens + tokens,
         last.input_wait + input_wait,

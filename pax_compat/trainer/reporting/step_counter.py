@@ -63,7 +63,9 @@ class StepCounter:
     if self._thread is not None:
       while self._pending and self._pending[0].done():
         self._pending.pop(0).result()
-      self._pending.append(self._thread.submit(self._count, context))
+      self._pending.append(
+        self._thread.submit(self._count, context, self._progress.now())
+      )
     else:
       self.flush()
       self._last = context
@@ -82,13 +84,25 @@ class StepCounter:
       last, self._last = self._last, None
       self._count(last)
 
-  def _count(self, context: StepContext):
+  def _count(self, context: StepContext, dispatched: float | None = None):
+    """Counts a step and reports it.
+
+    Args:
+      context: of the step.
+      dispatched: when the step was dispatched, in the thread. A step that has
+        ended while earlier ones were reported counts from then: the loop waits
+        for steps that are in flight, so it dispatches as fast as they end.
+    """
+    ended = None
     if self._thread is not None:
-      jax.block_until_ready(context.outputs)  # For the rates.
+      is_late = all(x.is_ready() for x in jax.tree.leaves(context.outputs))
+      jax.block_until_ready(context.outputs)
+      ended = dispatched if is_late else None
     self._progress.leave_out(context.compile_seconds)
     self._progress.count_step(
       tokens=context.batch.tokens * self._num_infeed_hosts,
       input_wait=context.batch.wait_seconds,
       flops=self._flops(context.batch) or 0.0,
+      ended=ended,
     )
     self._report(context)

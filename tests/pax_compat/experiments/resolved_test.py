@@ -125,3 +125,21 @@ def test_a_task_that_is_not_a_config_is_refused():
 
   with pytest.raises(errors.UserError, match='Forgot.task.. returns a NoneT'):
     resolved.resolve(Forgot(), name='mine')
+
+
+def test_class_attributes_are_changed():
+  class Sized(Asked):
+    SIZE = 3
+
+    def task(self):
+      return super().task().set(name=f'task{self.SIZE}')
+
+  made = resolved.resolve(
+    Sized(), name='mine', attributes=['SIZE=4'], settings=['task.name=a']
+  )
+  assert (made.task.name, made.experiment.SIZE) == ('a', 4)
+  assert resolved.resolve(Sized(), name='mine').task.name == 'task3'
+  [change, _] = made.changes
+  assert change == '--attr=SIZE=4'
+  with pytest.raises(errors.UserError, match='no class attribute .SIZ.'):
+    resolved.resolve(Sized(), name='mine', attributes=['SIZ=4'])

@@ -115,6 +115,22 @@ def test_compilation_between_steps_does_not_count():
   assert line.endswith('ETA 4s')
 
 
+def test_steps_that_are_counted_late():
+  clock = Clock()
+  p = progress.Progress(10, clock=clock)
+  ends = []
+  for _ in range(3):
+    clock.seconds += 0.5
+    ends.append(p.now())
+  clock.seconds += 60
+  for ended in ends:
+    p.count_step(ended=ended)
+  assert p.report()[1]['steps_per_second'] == pytest.approx(2)
+  p.start()
+  p.count_step(ended=ends[-1])  # Before the window, so it adds no time.
+  assert p.report()[1] == {}
+
+
 def test_empty_window_has_no_rates():
   p = progress.Progress(10, start_step=10, clock=Clock())
   assert p.report() == ('step 10/10', {})

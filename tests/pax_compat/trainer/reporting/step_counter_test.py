@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from pax_compat.metrics import progress as progress_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import actions
 from pax_compat.trainer.feeding import pipeline
@@ -19,7 +20,11 @@ class Progress:
   def leave_out(self, seconds):
     pass
 
-  def count_step(self, **fields):
+  def now(self):
+    return 0.0
+
+  def count_step(self, ended, **fields):
+    del ended
     self.steps.append(fields)
 
 
@@ -96,3 +101,28 @@ def test_the_end_of_a_block_ends_the_thread():
     counter(_context(1))
     assert [t for t in threading.enumerate() if t.name.startswith('report')]
   assert not [t for t in threading.enumerate() if t.name.startswith('report')]
+
+
+def test_steps_that_end_during_a_report_have_their_rate():
+  seconds = [0.0]
+  begun, others_ended = threading.Event(), threading.Event()
+  progress = progress_lib.Progress(9, clock=lambda: seconds[0])
+
+  def report(context):
+    if context.step == 1:
+      progress.start()
+      begun.set()
+      assert others_ended.wait(60)
+
+  with step_counter.StepCounter(
+    progress=progress, report=report, num_infeed_hosts=1, asynchronous=True
+  ) as counter:
+    counter(_context(1))
+    assert begun.wait(60)
+    for step in range(2, 6):
+      seconds[0] += 0.5
+      counter(_context(step))
+    others_ended.set()
+    counter.flush()
+  _, rates = progress.report()
+  assert rates['steps_per_second'] == pytest.approx(2)
