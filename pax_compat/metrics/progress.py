@@ -92,11 +92,12 @@ class Progress:
       input_wait: seconds spent waiting for the batch.
       flops: the model's floating point operations for the batch, over all
         processes; 0 if they are not known.
-      ended: when it had ended, as `now` says; None for this moment.
+      ended: when it had ended, as `now` says, less all time left out by then;
+        None for this moment.
     """
     self._step += 1
     last = self._marks[-1]
-    seconds = self._seconds() if ended is None else ended - self._left_out
+    seconds = self._seconds() if ended is None else ended
     self._marks.append(
       _Mark(
         max(seconds, last.seconds),

@@ -355,6 +355,7 @@ class Trainer:
       report=report,
       num_infeed_hosts=run.program.batch_sharding.num_infeed_hosts,
       asynchronous=self._config.async_summary_writing,
+      max_inflight_steps=self._config.max_inflight_steps,
       flops=self._flops(),
     )
     stack.enter_context(counter)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -29,9 +30,7 @@ from pax_compat.trainer.train_state import TrainState
 
 # Numbers that are folded into the random key of a step, one for each use.
 _FOR_LAYERS, _FOR_NOISE = range(2)
-# Compiler options of programs that run once, by platform: on a CPU, optimizing
-# the initial state takes longer than creating it. The values are the same.
-_RUNS_ONCE = {'cpu': {'xla_backend_optimization_level': 1}}
+_LEVEL = 'xla_backend_optimization_level'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +107,7 @@ class TaskProgram:
     compiled = jax.jit(
       init,
       out_shardings=select(shardings),
-      compiler_options=_RUNS_ONCE.get(self.mesh.devices.flat[0].platform),
+      compiler_options=_runs_once(self.mesh.devices.flat[0].platform),
     )
     with jax.set_mesh(self.mesh):
       return compiled(jax.random.key(self.task.train.random_seed))
@@ -452,6 +451,16 @@ class TaskProgram:
     return step_outputs.split_summaries(
       updated.get(base_layer.SUMMARIES, {}), self.task.summary_verbosity
     )
+
+
+def _runs_once(platform: str) -> dict[str, int] | None:
+  """Returns the compiler options of a program that runs once.
+
+  On a CPU, optimizing the initial state takes longer than creating it. The
+  values are the same. XLA_FLAGS come first.
+  """
+  is_set = _LEVEL in os.environ.get('XLA_FLAGS', '')
+  return {_LEVEL: 1} if platform == 'cpu' and not is_set else None
 
 
 def create(

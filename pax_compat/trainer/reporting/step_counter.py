@@ -26,6 +26,7 @@ class StepCounter:
     report: Callable[[StepContext], object],
     num_infeed_hosts: int,
     asynchronous: bool,
+    max_inflight_steps: int = 0,
     flops: Callable[[DeviceBatch], float | None] = lambda batch: None,
   ):
     """Starts before the first step.
@@ -35,6 +36,8 @@ class StepCounter:
       report: is called after each step that was counted.
       num_infeed_hosts: number of processes that read different examples.
       asynchronous: see above.
+      max_inflight_steps: before an action of a step, the loop waits for the
+        step so many steps earlier; 0 if it waits for none.
       flops: returns the model's floating point operations for a batch, over all
         processes; None if they are not known.
     """
@@ -48,6 +51,11 @@ class StepCounter:
         1, thread_name_prefix='report'
       )
     self._pending: list[concurrent.futures.Future] = []
+    self._max_inflight_steps = max_inflight_steps
+    # When the action of a step began, of those that are not yet counted,
+    # without the seconds of all compilation until then.
+    self._began: dict[int, float] = {}
+    self._compile_seconds = 0.0
     self._last: StepContext | None = None
 
   def __enter__(self) -> 'StepCounter':
@@ -63,9 +71,9 @@ class StepCounter:
     if self._thread is not None:
       while self._pending and self._pending[0].done():
         self._pending.pop(0).result()
-      self._pending.append(
-        self._thread.submit(self._count, context, self._progress.now())
-      )
+      self._compile_seconds += context.compile_seconds
+      self._began[context.step] = self._progress.now() - self._compile_seconds
+      self._pending.append(self._thread.submit(self._count, context))
     else:
       self.flush()
       self._last = context
@@ -84,20 +92,14 @@ class StepCounter:
       last, self._last = self._last, None
       self._count(last)
 
-  def _count(self, context: StepContext, dispatched: float | None = None):
-    """Counts a step and reports it.
-
-    Args:
-      context: of the step.
-      dispatched: when the step was dispatched, in the thread. A step that has
-        ended while earlier ones were reported counts from then: the loop waits
-        for steps that are in flight, so it dispatches as fast as they end.
-    """
+  def _count(self, context: StepContext):
     ended = None
     if self._thread is not None:
-      is_late = all(x.is_ready() for x in jax.tree.leaves(context.outputs))
       jax.block_until_ready(context.outputs)
-      ended = dispatched if is_late else None
+      # A report of an earlier step may have taken longer than some steps.
+      if self._max_inflight_steps:
+        ended = self._began.get(context.step + self._max_inflight_steps)
+      del self._began[context.step]
     self._progress.leave_out(context.compile_seconds)
     self._progress.count_step(
       tokens=context.batch.tokens * self._num_infeed_hosts,

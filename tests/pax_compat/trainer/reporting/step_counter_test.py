@@ -115,7 +115,11 @@ def test_steps_that_end_during_a_report_have_their_rate():
       assert others_ended.wait(60)
 
   with step_counter.StepCounter(
-    progress=progress, report=report, num_infeed_hosts=1, asynchronous=True
+    progress=progress,
+    report=report,
+    num_infeed_hosts=1,
+    asynchronous=True,
+    max_inflight_steps=1,
   ) as counter:
     counter(_context(1))
     assert begun.wait(60)
