@@ -1,4 +1,4 @@
-"""Strings that stay on the host: `paxml.host_callback`, `paxml.xla_passthrough`.
+"""Strings on the host: `paxml.host_callback` and `paxml.xla_passthrough`.
 
 For callbacks and loops of one's own; the trainer leaves strings of a batch on
 the host by itself.
