@@ -367,7 +367,8 @@ class SequenceModelFeaturesWithTaskInfo(SequenceModelFeatures):
 
   The features `src_task_ids` and `tgt_task_ids` become `task_ids` of `src` and
   `tgt`; the feature `task_ids` becomes that of both. Each is optional. They are
-  lists, and `task_feature_lengths` must have their lengths.
+  lists, and `task_feature_lengths` must have their lengths. With `pack` those
+  of the examples in a row follow one another, as their tokens do.
   """
 
   @property
@@ -390,17 +391,16 @@ class SequenceModelFeaturesWithTaskInfo(SequenceModelFeatures):
         f' {task_feature_lengths.get(name)}; expected a list, and its length in'
         ' task_feature_lengths',
       )
-    converter = seqio.EncDecFeatureConverter(
-      pack=self.pack,
-      bos_id=self.bos_id,
-      passthrough_features={
-        name: seqio.FeatureConverter.FeatureSpec(
-          dtype=spec.dtype, rank=spec.shape.rank
-        )
-        for name, spec in found.items()
-      },
+    specs = {
+      name: seqio.FeatureConverter.FeatureSpec(
+        dtype=spec.dtype, rank=spec.shape.rank
+      )
+      for name, spec in found.items()
+    }
+    converter = _with_features(seqio.EncDecFeatureConverter, specs)
+    return self._with_model_fields(
+      converter(pack=self.pack, bos_id=self.bos_id)(ds, task_feature_lengths)
     )
-    return self._with_model_fields(converter(ds, task_feature_lengths))
 
 
 class PackedSequenceModelFeatures(_AlreadyConverted, SequenceModelFeatures):
@@ -451,6 +451,29 @@ def built(converter: Any) -> Callable:
       ' SeqIO'
     )
   return converter
+
+
+def _with_features(base: type, specs: Mapping[str, Any]) -> type:
+  """Returns a converter of SeqIO that keeps further features, packed or not.
+
+  SeqIO's `passthrough_features` are not packed.
+  """
+
+  class WithFeatures(base):
+    """Pads, or packs, these features as tokens."""
+
+    TASK_FEATURES = {**base.TASK_FEATURES, **specs}
+    MODEL_FEATURES = {**base.MODEL_FEATURES, **specs}
+
+    def _convert_example(self, features):
+      kept = {name: features[name] for name in specs}
+      return {**super()._convert_example(features), **kept}
+
+    def get_model_feature_lengths(self, task_feature_lengths):
+      kept = {name: task_feature_lengths[name] for name in specs}
+      return {**super().get_model_feature_lengths(task_feature_lengths), **kept}
+
+  return WithFeatures
 
 
 def passthrough_of(converter: Any) -> tuple[str, ...]:
