@@ -35,6 +35,7 @@ def test_a_file_is_run(tmp_path):
   assert 'praxis.layers.NoSuchLayer is not supported here' in reason
 
 
+@pytest.mark.slow
 def test_tests_of_experiments_use_those_of_the_checkout(tmp_path):
   tasks = tmp_path / 'paxml' / 'tasks' / 'lm'
   tasks.mkdir(parents=True)

@@ -302,6 +302,7 @@ def test_task_ids_are_kept():
     converter(_dataset(examples), task_feature_lengths=_LENGTHS)
 
 
+@pytest.mark.slow
 def test_task_ids_of_packed_examples():
   converter = converters.SequenceModelFeaturesWithTaskInfo(pack=True)
   examples = [{**x, 'task_ids': [i, 7]} for i, x in enumerate(_PROMPTED, 1)]
