@@ -177,11 +177,6 @@ class FiddleBaseParameterizable(config_lib.Configurable):
 
   name: str = ''
 
-  @property
-  def hparams(self) -> config_lib.Config[Self]:
-    """A new config with the fields of this object."""
-    return config_lib.Config(type(self), **_values(self))
-
 
 FiddleBaseParameterizableBase = FiddleBaseParameterizable
 

@@ -4,10 +4,14 @@ Shapes: B batch.
 """
 
 import abc
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from pax_compat import config as config_lib
 from pax_compat.nested_map import NestedMap
+from pax_compat.runs import example_records
 
 
 class BaseInferenceRunner(config_lib.Configurable, abc.ABC):
@@ -71,3 +75,35 @@ class BaseInferenceRunner(config_lib.Configurable, abc.ABC):
     Leaves have the attributes `shape` and `dtype`, as `jax.ShapeDtypeStruct`
     and the features of TFDS do.
     """
+
+  def serialize_outputs(self, outputs: NestedMap) -> list[bytes]:
+    """Returns a serialized `tf.train.Example` for each example.
+
+    Its fields have the names of TFDS, such as `nested/text`, whose
+    `FeaturesDict(output_schema)` reads them.
+
+    Args:
+      outputs: arrays [B, ...] with the structure of `output_schema`.
+
+    Raises:
+      UserError: the structure is another one, or a `tf.train.Example` cannot
+        represent a type.
+    """
+    fields = _by_name(outputs)
+    expected = _by_name(self.output_schema)
+    self.check(
+      fields.keys() == expected.keys(),
+      f'the outputs have the fields {", ".join(sorted(fields))}; expected those'
+      f' of output_schema: {", ".join(sorted(expected))}',
+    )
+    arrays = [np.asarray(x) for x in fields.values()]
+    return [
+      example_records.serialized(dict(zip(fields, row, strict=True)))
+      for row in zip(*arrays, strict=True)
+    ]
+
+
+def _by_name(fields: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the leaves of nested fields by name, such as `nested/text`."""
+  items = NestedMap.FromNestedDict(fields).flatten_items()
+  return {path.replace('.', '/'): leaf for path, leaf in items}

@@ -476,6 +476,12 @@ class Configurable:
     """Returns a `Config` of this class."""
     return Config(cls, **fields)
 
+  @property
+  def hparams(self) -> Config[Self]:
+    """A new config with the fields of this object."""
+    names = [f.name for f in dataclasses.fields(self) if f.init]
+    return Config(type(self), **{n: getattr(self, n) for n in names})
+
   def check(self, condition: bool, wrong: str):
     """Raises a UserError unless a condition is true.
 

@@ -44,6 +44,26 @@ def mount(path: str | os.PathLike) -> pathlib.Path:
   return root
 
 
+def test_src_dir_path(relative_path: str) -> str:
+  """Returns the path of a file in the folder `paxml` of the mounted checkout.
+
+  Unit tests of Pax find their data by it.
+
+  Raises:
+    UserError: there is none.
+  """
+  root = finder.mounted()
+  if root is None:
+    raise errors.UserError(
+      f'test_src_dir_path({relative_path!r}): expected a checkout of paxml,'
+      ' mounted by --pax_source'
+    )
+  return os.fspath(root / 'paxml' / relative_path)
+
+
+test_src_dir_path.__test__ = False  # It is not a test itself.
+
+
 def _is_checkout(folder: pathlib.Path) -> bool:
   return (folder / 'paxml' / 'tasks').is_dir()
 

@@ -4,8 +4,9 @@
 
 The checkout is one of praxis or of paxml. Each file, such as `schedules` or
 `layers/linears`, runs in a process of its own under `install()`; without a
-FILE, all of them. A line for each file has the number of tests that pass;
-`--failures` prints what the others raise.
+FILE, all of them. Tests of `paxml/tasks` run with the experiments of the
+checkout, as with `--pax_source`, all others with ours. A line for each file has
+the number of tests that pass; `--failures` prints what the others raise.
 `--table=testdata/pax/praxis_tests.json` prints a table in Markdown instead,
 beside the numbers with Pax itself.
 """
@@ -39,14 +40,18 @@ _SUFFIX = '_test.py'
 
 _ROW = '| {} | {} | {} | {} | {} |'
 
-# What the process of a file runs; its argument is the file.
+# What the process of a file runs; its arguments are the file, and a checkout to
+# mount, if any.
 _RUN = """
-import runpy, sys
+import pathlib, runpy, sys
 from adaptors import lingvo_runtime, pax_names
-path = sys.argv[1]
+from adaptors.pax_names import finder
+path, *checkout = sys.argv[1:]
 if any(name in open(path).read() for name in ('tensorflow', 'lingvo')):
   lingvo_runtime.load()
 pax_names.install(return_atten_probs=True, pax_summary_keys=True)
+if checkout:
+  finder.mount(pathlib.Path(checkout[0]))
 sys.argv[:] = [path]
 runpy.run_path(path, run_name='__main__')
 """
@@ -151,7 +156,7 @@ def run(path: pathlib.Path, *, seconds: int) -> tuple[int, int, list[str]]:
   """
   try:
     done = subprocess.run(
-      [sys.executable, '-c', _RUN, str(path)],
+      [sys.executable, '-c', _RUN, str(path), *_checkout(path)],
       capture_output=True,
       text=True,
       timeout=seconds,
@@ -166,6 +171,14 @@ def run(path: pathlib.Path, *, seconds: int) -> tuple[int, int, list[str]]:
     )
     return passed, begun, [f'not done after {seconds} s; others were not run']
   return counted(done.stderr)
+
+
+def _checkout(path: pathlib.Path) -> list[str]:
+  """Returns the checkout of a test of experiments, as `--pax_source`."""
+  parents = [str(parent) for parent in path.parents]
+  tasks = os.path.join('paxml', 'tasks')
+  roots = [p.removesuffix(tasks) for p in parents if p.endswith(os.sep + tasks)]
+  return roots[:1]
 
 
 def counted(text: str) -> tuple[int, int, list[str]]:

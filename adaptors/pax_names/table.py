@@ -62,6 +62,7 @@ KNOWN = frozenset(
 IN_CHECKOUTS = frozenset({'bert', 'nvidia', 'optimal_scaling', 'synthetic'})
 
 _OWN = 'adaptors.pax_names.own'
+_HOST_ROWS = 'adaptors.seqio_input.reading.host_rows'
 
 # Modules in which names are looked up, in this order, after the one of the same
 # name in `pax_compat`. Those that do not exist are skipped.
@@ -150,7 +151,10 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.checkpoints': (f'{_OWN}.checkpoints',),
   'paxml.main': ('pax_compat.main',),
   'paxml.metric_utils': ('pax_compat.base_metrics',),
-  'paxml.seqio_input': ('adaptors.seqio_input',),
+  'paxml.seqio_input': (
+    'adaptors.seqio_input',
+    'adaptors.seqio_input.pax_methods',
+  ),
   'paxml.sgf': ('pax_compat.learners.sgf',),
   'paxml.tasks_lib': (
     'pax_compat.base_inference_runner',
@@ -269,8 +273,22 @@ NAMES: dict[str, str] = {
     'pax_compat.sampling.token_samplers:select'
   ),
   'paxml.base_task.BaseTask': 'pax_compat.tasks_lib:SingleTask',
+  'paxml.host_callback.Repository': f'{_OWN}.host_strings:Repository',
+  'paxml.host_callback.repository': f'{_OWN}.host_strings:repository',
+  'paxml.seqio_input.INDEX_WITHIN_SHARD_KEY': f'{_HOST_ROWS}:INDEX',
+  'paxml.seqio_input.NUM_SHARDS_KEY': f'{_HOST_ROWS}:SHARDS',
+  'paxml.seqio_input.SHARD_INDEX_KEY': f'{_HOST_ROWS}:SHARD',
   'paxml.tasks.lm.input_generator.SyntheticLmData': (
     f'{_OWN}.synthetic_lm_data:SyntheticLmData'
+  ),
+  'paxml.test_helper.test_src_dir_path': (
+    'adaptors.pax_names.checkout:test_src_dir_path'
+  ),
+  'paxml.xla_passthrough.merge_back_xla_unsupported_batch': (
+    f'{_OWN}.host_strings:merge_back_xla_unsupported_batch'
+  ),
+  'paxml.xla_passthrough.split_out_xla_unsupported_batch': (
+    f'{_OWN}.host_strings:split_out_xla_unsupported_batch'
   ),
 }
 
@@ -302,8 +320,10 @@ _CHECKPOINTS = (
   'use paxml.checkpoints.save_checkpoint and restore_checkpoint, or'
   ' pax_compat.checkpoints; docs/warm_start.md loads checkpoints of Pax'
 )
-_SUMMARIES = 'use add_summary of a layer; the trainer writes summaries'
-_STRINGS = 'strings of a batch stay beside its arrays without it'
+_SUMMARIES = (
+  'use add_summary of a layer, which the trainer writes; a loop of your own'
+  ' writes with pax_compat.metrics.metric_writers.MetricWriter'
+)
 _CONFIG_CLASS = (
   'register a class with task(), datasets() and decode_datasets(), and change'
   ' its config with --set'
@@ -329,12 +349,22 @@ INSTEAD: dict[str, str] = {
   'paxml.ghostnorm': (
     'use learners.sgf.DpSgdStochasticGradient; layers have no ghost norms'
   ),
-  'paxml.host_callback': _STRINGS,
+  'paxml.host_callback': 'use jax.pure_callback',
   'paxml.io_utils': 'outputs are JSON lines, in eval_out and decode_out',
+  'paxml.io_utils.ShardedParallelWriter': (
+    'use pax_compat.runs.example_records.record_writer'
+  ),
+  'paxml.io_utils.write_key_value_pairs': (
+    'use pax_compat.metrics.example_outputs.example_writer, of JSON lines'
+  ),
+  'paxml.main.get_experiment': 'use paxml.experiment_registry.get',
   'paxml.parameterized_experiment': _CONFIG_CLASS,
   'paxml.partitioning': 'use the mesh fields of the model',
   'paxml.profiling': 'use the fields profiler_* of task.train',
   'paxml.programs': 'use pax_compat.trainer',
+  'paxml.seqio_input.process_outputs': (
+    'use compute_metrics of the input; the trainer writes metrics by itself'
+  ),
   'paxml.setup_jax': 'pax_compat.main does it',
   'paxml.summary_utils': _SUMMARIES,
   'paxml.tasks': 'with --pax_source=FOLDER of a checkout of paxml it is',
@@ -342,7 +372,6 @@ INSTEAD: dict[str, str] = {
   'paxml.tools': _CHECK,
   'paxml.train': 'use pax_compat.main',
   'paxml.tuning_lib': 'use --study of pax_compat.main',
-  'paxml.xla_passthrough': _STRINGS,
   'praxis.fiddle_tags': 'set fields by their paths',
   'praxis.gshard_utils': 'use gating_func of TransformerFeedForwardMoe',
   'praxis.layers.gpu_fast_attention': _CUDNN,

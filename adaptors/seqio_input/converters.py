@@ -16,6 +16,7 @@ import numpy as np
 from adaptors import lingvo_runtime
 from pax_compat import config as config_lib
 from pax_compat import errors
+from pax_compat.nested_map import NestedMap
 
 # Features with task ids, and the sequence (`src`, `tgt`) that gets them.
 _TASK_IDS = (
@@ -26,11 +27,30 @@ _TASK_IDS = (
 )
 
 
+# Methods of SeqIO's converters, which those of Pax are; never called here.
+_OF_SEQIO = (
+  '_convert_example',
+  '_convert_features',
+  '_pack_or_pad',
+  'get_model_feature_lengths',
+)
+
+
 class Converter(config_lib.Configurable):
   """Base of the converters."""
 
   # The features whose lengths are required.
   NEEDS = ()
+
+  def __init_subclass__(cls, **kwargs):
+    super().__init_subclass__(**kwargs)
+    for name in _OF_SEQIO:
+      if name in vars(cls):
+        raise errors.UserError(
+          f'{cls.__qualname__}.{name} would never be called; define'
+          ' model_fields, which has the features of an example after SeqIO has'
+          ' converted it, or a converter of SeqIO'
+        )
 
   def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
     """Returns the converted dataset.
@@ -59,6 +79,19 @@ class Converter(config_lib.Configurable):
     del task_feature_lengths
     return None
 
+  def model_fields(self, features: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a batch, from converted features of an example."""
+    raise NotImplementedError(type(self).__name__)
+
+  def _to_pax(self, b: Mapping[str, Any]) -> NestedMap:
+    """Returns `model_fields`; the method that subclasses of Pax's override."""
+    return NestedMap.FromNestedDict(self.model_fields(b))
+
+  def _with_model_fields(self, ds: Any) -> Any:
+    return _mapped(
+      ds, lambda b: NestedMap.FromNestedDict(self._to_pax(b)).ToNestedDict()
+    )
+
   def _refuse_custom_ops(self, use_custom_ops: bool):
     self.check(
       not use_custom_ops,
@@ -82,7 +115,7 @@ class _AlreadyConverted(Converter):
   def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
     """See the base class."""
     del task_feature_lengths
-    return _mapped(ds, self.model_fields)
+    return self._with_model_fields(ds)
 
 
 class LanguageModelFeatures(Converter):
@@ -198,7 +231,7 @@ class LanguageModelFeatures(Converter):
       bos_id=self.bos_id,
       passthrough_features=self.passthrough_features,
     )
-    return _mapped(converter(ds, task_feature_lengths), self.model_fields)
+    return self._with_model_fields(converter(ds, task_feature_lengths))
 
   def specs(self, task_feature_lengths: Mapping[str, int]) -> Any:
     """See the base class."""
@@ -302,7 +335,7 @@ class SequenceModelFeatures(Converter):
     converter = lingvo_runtime.seqio().EncDecFeatureConverter(
       pack=self.pack, bos_id=self.bos_id
     )
-    return _mapped(converter(ds, task_feature_lengths), self.model_fields)
+    return self._with_model_fields(converter(ds, task_feature_lengths))
 
   def model_fields(self, features: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of an example with encoder and decoder features."""
@@ -334,20 +367,14 @@ class SequenceModelFeaturesWithTaskInfo(SequenceModelFeatures):
 
   The features `src_task_ids` and `tgt_task_ids` become `task_ids` of `src` and
   `tgt`; the feature `task_ids` becomes that of both. Each is optional. They are
-  lists, and `task_feature_lengths` must have their lengths.
+  lists, and `task_feature_lengths` must have their lengths. With `pack` those
+  of the examples in a row follow one another, as their tokens do.
   """
 
   @property
   def passthrough(self) -> tuple[str, ...]:
     """Names of the features that are not converted."""
     return tuple({name: None for name, _ in _TASK_IDS})
-
-  def __post_init__(self):
-    super().__post_init__()
-    self.check(
-      not self.pack,
-      'pack is True; expected False, as packed rows hold several examples',
-    )
 
   def __call__(self, ds: Any, task_feature_lengths: Mapping[str, int]) -> Any:
     """See the base class."""
@@ -364,17 +391,16 @@ class SequenceModelFeaturesWithTaskInfo(SequenceModelFeatures):
         f' {task_feature_lengths.get(name)}; expected a list, and its length in'
         ' task_feature_lengths',
       )
-    converter = seqio.EncDecFeatureConverter(
-      pack=False,
-      bos_id=self.bos_id,
-      passthrough_features={
-        name: seqio.FeatureConverter.FeatureSpec(
-          dtype=spec.dtype, rank=spec.shape.rank
-        )
-        for name, spec in found.items()
-      },
+    specs = {
+      name: seqio.FeatureConverter.FeatureSpec(
+        dtype=spec.dtype, rank=spec.shape.rank
+      )
+      for name, spec in found.items()
+    }
+    converter = _with_features(seqio.EncDecFeatureConverter, specs)
+    return self._with_model_fields(
+      converter(pack=self.pack, bos_id=self.bos_id)(ds, task_feature_lengths)
     )
-    return _mapped(converter(ds, task_feature_lengths), self.model_fields)
 
 
 class PackedSequenceModelFeatures(_AlreadyConverted, SequenceModelFeatures):
@@ -425,6 +451,29 @@ def built(converter: Any) -> Callable:
       ' SeqIO'
     )
   return converter
+
+
+def _with_features(base: type, specs: Mapping[str, Any]) -> type:
+  """Returns a converter of SeqIO that keeps further features, packed or not.
+
+  SeqIO's `passthrough_features` are not packed.
+  """
+
+  class WithFeatures(base):
+    """Pads, or packs, these features as tokens."""
+
+    TASK_FEATURES = {**base.TASK_FEATURES, **specs}
+    MODEL_FEATURES = {**base.MODEL_FEATURES, **specs}
+
+    def _convert_example(self, features):
+      kept = {name: features[name] for name in specs}
+      return {**super()._convert_example(features), **kept}
+
+    def get_model_feature_lengths(self, task_feature_lengths):
+      kept = {name: task_feature_lengths[name] for name in specs}
+      return {**super().get_model_feature_lengths(task_feature_lengths), **kept}
+
+  return WithFeatures
 
 
 def passthrough_of(converter: Any) -> tuple[str, ...]:

@@ -81,6 +81,11 @@ def _check_training(data: Any):
 
 
 def _check_eval(data: Any):
+  if data.shuffle:
+    logging.warning(
+      '%s: shuffle has no effect, as eval data always has one order',
+      label(data),
+    )
   require(
     data,
     not (data.repeat and data.eval_loop_num_batches is None),

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from absl import logging
 
-from adaptors.seqio_input import converters, field_checks
+from adaptors.seqio_input import converters, field_checks, pax_methods
 from adaptors.seqio_input.metrics import (
   example_lines,
   task_metrics,
@@ -30,7 +30,7 @@ from pax_compat.nested_map import NestedMap
 _DEFAULT_SEED = 42
 
 
-class SeqIOInput(base_input.BaseInput):
+class SeqIOInput(pax_methods.PaxMethods, base_input.BaseInput):
   """Gives the batches of a SeqIO task or mixture as NumPy arrays.
 
   Batches have the fields of the feature converter, and `eval_sample_weights`
@@ -58,7 +58,8 @@ class SeqIOInput(base_input.BaseInput):
       {'inputs': 64, 'targets': 64}; required.
     feature_converter: makes the model's fields from the task's features; one of
       `converters`, or of SeqIO, or a config of one; required.
-    shuffle: whether to shuffle; None for training only.
+    shuffle: whether to shuffle training data; None for yes. Eval data always
+      has one order.
     repeat: whether to repeat the data; None for training, and for evaluations
       on a rolling basis.
     use_cached: whether to read offline caches, of tasks that support them.
@@ -201,14 +202,13 @@ class SeqIOInput(base_input.BaseInput):
     targets_lengths = dict(lengths)
     if self.eval_metrics_targets_length is not None:
       targets_lengths['targets'] = self.eval_metrics_targets_length
-    shuffles = self.is_training if self.shuffle is None else self.shuffle
     return global_order.Order(
       source=self._source,
       converter=self.feature_converter,
       lengths=lengths,
       targets_lengths=targets_lengths,
       seed=self._seed,
-      shuffles=shuffles,
+      shuffles=self.should_shuffle,
       repeats=self.repeats,
       reshuffles=self.is_training,
       keeps_epochs=self._is_global,

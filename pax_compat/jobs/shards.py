@@ -9,9 +9,8 @@ import jax
 import numpy as np
 
 from pax_compat.input_core import host_fields
-from pax_compat.jobs import example_records
 from pax_compat.metrics import example_outputs
-from pax_compat.runs import files
+from pax_compat.runs import example_records, files
 
 
 class Shards:

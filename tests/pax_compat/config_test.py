@@ -1,5 +1,6 @@
 """Tests of configs in both of their spellings."""
 
+import dataclasses
 import doctest
 import typing
 
@@ -114,6 +115,20 @@ def test_an_own_init_is_refused():
     class Mine(config.Configurable):
       def __init__(self, hparams):
         self.hparams = hparams
+
+
+def test_an_object_has_a_config_of_its_fields():
+  class Counted(Whole):
+    total: int = dataclasses.field(init=False)
+
+    def __post_init__(self):
+      self.dims += 1
+      self.total = 2 * self.dims
+
+  found = Counted.config(dims=1).Instantiate().hparams
+  assert found.cls is Counted and found.dims == 2
+  assert found.part.cls is Part and found.part.size == 4
+  assert found.Instantiate().total == 6
 
 
 @pytest.mark.parametrize('make', [Whole.HParams, lambda v: Config(Whole, v)])

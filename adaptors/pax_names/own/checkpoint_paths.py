@@ -22,6 +22,7 @@ __all__ = [
   'checkpoint_name',
   'get_step_from_checkpoint_asset',
   'is_checkpoint_asset',
+  'is_tmp_checkpoint_asset',
   'latest_checkpoint',
   'latest_checkpoint_if_exists',
   'make_checkpoint_step_dir',
@@ -33,6 +34,10 @@ __all__ = [
 CHECKPOINT_PREFIX = 'checkpoint_'
 COMMIT_SUCCESS_FILE = 'commit_success.txt'
 _NAME = re.compile(rf'(?:{CHECKPOINT_PREFIX})?(\d+)')
+# Orbax's name of a half-written checkpoint, and that of older versions of Pax.
+_TEMPORARY = re.compile(
+  rf'.+\.orbax-checkpoint-tmp.*|tmp_\d+\.{CHECKPOINT_PREFIX}\d+'
+)
 
 
 @enum.unique
@@ -57,13 +62,22 @@ def retrieve_checkpoint_type(
 
 
 def checkpoint_name(
-  step: int, checkpoint_type: CheckpointType = CheckpointType.UNSPECIFIED
+  step: int,
+  checkpoint_type: CheckpointType = CheckpointType.UNSPECIFIED,
+  use_digit_step_subdirectory: bool = False,
 ) -> str:
   """Returns the name of a step's checkpoint.
 
   >>> checkpoint_name(100), checkpoint_name(100, CheckpointType.FLAX)
   ('checkpoint_00000100', 'checkpoint_100')
+
+  Args:
+    step: the step.
+    checkpoint_type: the layout.
+    use_digit_step_subdirectory: whether the name is only the number.
   """
+  if use_digit_step_subdirectory:
+    return str(step)
   if checkpoint_type == CheckpointType.FLAX:
     return f'{CHECKPOINT_PREFIX}{step}'
   return f'{CHECKPOINT_PREFIX}{step:08d}'
@@ -73,15 +87,23 @@ def make_checkpoint_step_dir(
   checkpoint_dir: str | os.PathLike,
   step: int,
   checkpoint_type: CheckpointType = CheckpointType.UNSPECIFIED,
+  use_digit_step_subdirectory: bool = False,
 ) -> Any:
-  """Returns the path of a step's checkpoint."""
-  name = checkpoint_name(step, checkpoint_type)
+  """Returns the path of a step's checkpoint; see `checkpoint_name`."""
+  name = checkpoint_name(step, checkpoint_type, use_digit_step_subdirectory)
   return job_dir.checked_path(checkpoint_dir) / name
 
 
 def is_checkpoint_asset(path: Any) -> bool:
   """Whether a path has the name of a checkpoint."""
   return _NAME.fullmatch(path.name) is not None
+
+
+def is_tmp_checkpoint_asset(path: Any) -> bool:
+  """Whether a path is that of a checkpoint that is not complete."""
+  if _TEMPORARY.fullmatch(path.name):
+    return True
+  return is_checkpoint_asset(path) and not _is_complete(path)
 
 
 def get_step_from_checkpoint_asset(checkpoint_dir: str | os.PathLike) -> int:

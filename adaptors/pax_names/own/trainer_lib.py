@@ -8,7 +8,7 @@ those of the batches of all devices.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.struct
@@ -18,7 +18,7 @@ import numpy as np
 
 from adaptors.pax_names.own import replicas, train_states
 from adaptors.pax_names.own.train_states import TrainState
-from pax_compat import base_layer, errors, learners, tasks_lib
+from pax_compat import base_layer, errors, learners, py_utils, tasks_lib
 from pax_compat.learners import sgf
 from pax_compat.nested_map import NestedMap
 from pax_compat.tasks.early_stopping import EarlyStoppingFn, RunningMode
@@ -285,6 +285,7 @@ def _loss_fn(task, context, fprop_dtype, metas, apply_fn) -> Callable[..., Any]:
   )
 
   def loss_fn(mdl_vars, inputs, prng_key):
+    keys, inputs = _split_keys(inputs) if context.do_eval else ({}, inputs)
     with base_layer.JaxContext.new_context(hparams=context):
       (metrics, per_example), updated = apply_fn(
         model=task.model,
@@ -293,6 +294,8 @@ def _loss_fn(task, context, fprop_dtype, metas, apply_fn) -> Callable[..., Any]:
         mutable=mutable,
         rngs=_rngs(prng_key),
       )
+    if keys:
+      per_example = NestedMap({**per_example, **keys})
     updated = dict(updated)
     aggregator = task.create_loss_aggregator()
     loss, weighted, clu = step_outputs.with_loss(
@@ -321,6 +324,13 @@ def _loss_fn(task, context, fprop_dtype, metas, apply_fn) -> Callable[..., Any]:
     return loss, sgf.GradAuxInfo((outputs, updated), weight)
 
   return loss_fn
+
+
+def _split_keys(batch: Any) -> tuple[Mapping[str, Any], Any]:
+  """Returns the provenance of examples in a batch, and the other fields."""
+  if not isinstance(batch, Mapping):
+    return {}, batch
+  return py_utils.filter_by_matching_keys(batch, [py_utils.PROVENANCE_PREFIX])
 
 
 def _cast(tree: Any, dtype: Any, only: Any = jnp.float32) -> Any:
@@ -468,7 +478,8 @@ def eval_step_single_learner(
     static_args: has no effect.
 
   Returns:
-    None, where a train step has the state; and outputs.
+    None, where a train step has the state; and outputs, those of examples with
+    their provenance, if the batch has it.
   """
   del var_weight_hparams, static_args
   metas = {}
@@ -509,9 +520,11 @@ def decode_step(
 
   Returns:
     (weighted scalars, outputs, clu metrics), and the changed collections but
-    the decoding cache.
+    the decoding cache. The outputs of `decode` have the provenance of the
+    examples, if the batch has it.
   """
   del var_weight_hparams
+  keys, inputs = _split_keys(inputs)
   key = jax.random.fold_in(prng_key, states.step)
   context = base_layer.JaxContext.HParams(do_eval=True, summary_verbosity=2)
   with base_layer.JaxContext.new_context(hparams=context):
@@ -524,5 +537,7 @@ def decode_step(
     )
   if len(outputs) == 2:
     outputs = (*outputs, {})
+  if decode_method == 'decode':
+    outputs[1].update(keys)
   updated = {k: v for k, v in updated.items() if k != base_layer.DECODE_CACHE}
   return outputs, updated

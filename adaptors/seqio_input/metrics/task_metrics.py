@@ -144,10 +144,10 @@ def compute(
   found, failed = {}, {}
   for metric in _metrics_of(data.mixture_or_task_inst, kind):
     try:
-      values = metric_values.translate(metric.name, metric.compute(whole))
-      if twice := sorted(values.keys() & found.keys()):
+      computed = metric_values.translate(metric.name, metric.compute(whole))
+      if twice := sorted(computed.keys() & found.keys()):
         raise ValueError(f'another metric returned {", ".join(twice)} too')
-      found |= values
+      found |= computed
     except errors.UserError:
       raise
     except Exception:
@@ -156,6 +156,22 @@ def compute(
       )
       failed[f'{metric.name}/failed'] = 1.0
   return {**found, **failed, 'num_failed_metrics': float(len(failed))}
+
+
+def values(
+  data: EvalInput, kind: str, whole: matching.Matched
+) -> list[Mapping[str, Any]]:
+  """Returns what each metric of an input's task computes; errors are raised.
+
+  Args:
+    data: as for `compute`.
+    kind: as for `compute`.
+    whole: of `matched`.
+  """
+  return [
+    metric.compute(whole)
+    for metric in _metrics_of(data.mixture_or_task_inst, kind)
+  ]
 
 
 def matched(

@@ -6,6 +6,8 @@ Shapes: B examples, T tokens.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pax_compat import errors
 from pax_compat.input_core import prompts as prompts_lib
 
@@ -34,7 +36,17 @@ def find(features: Mapping[str, Any], key: str | None) -> Any:
 
 
 def decode(vocabulary: Any, ids: Any, lengths: Any) -> list[str]:
-  """Returns B strings for `ids` [B, T] with `lengths` [B] tokens."""
+  """Returns B strings.
+
+  Args:
+    vocabulary: decodes a list of tokens.
+    ids: [B, T], or [T] of a single example.
+    lengths: [B], or that of the single example; None for T.
+  """
+  ids = np.atleast_2d(ids)
+  if lengths is None:
+    lengths = [ids.shape[1]] * len(ids)
+  lengths = np.atleast_1d(lengths)
   decoded = [
     vocabulary.decode([int(token) for token in row[: int(length)]])
     for row, length in zip(ids, lengths, strict=True)

@@ -35,6 +35,24 @@ def test_a_file_is_run(tmp_path):
   assert 'praxis.layers.NoSuchLayer is not supported here' in reason
 
 
+@pytest.mark.slow
+def test_tests_of_experiments_use_those_of_the_checkout(tmp_path):
+  tasks = tmp_path / 'paxml' / 'tasks' / 'lm'
+  tasks.mkdir(parents=True)
+  (tasks / 'mine.py').write_text(
+    'from paxml import test_helper\n'
+    'VALUE = len(open(test_helper.test_src_dir_path("tasks/seven")).read())\n'
+  )
+  (tasks.parent / 'seven').write_text('1234567')
+  path = tasks / 'mine_test.py'
+  path.write_text(
+    _TEST.replace(
+      'from praxis import layers', 'from paxml.tasks.lm import mine'
+    ).replace('layers.NoSuchLayer, 1', 'mine.VALUE, 7')
+  )
+  assert pax_tests.run(path, seconds=120) == (2, 2, [])
+
+
 def test_a_file_that_cannot_be_imported(tmp_path):
   path = tmp_path / 'names_test.py'
   path.write_text('from praxis import no_such_module')

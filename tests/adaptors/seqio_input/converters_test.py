@@ -302,6 +302,39 @@ def test_task_ids_are_kept():
     converter(_dataset(examples), task_feature_lengths=_LENGTHS)
 
 
+@pytest.mark.slow
+def test_task_ids_of_packed_examples():
+  converter = converters.SequenceModelFeaturesWithTaskInfo(pack=True)
+  examples = [{**x, 'task_ids': [i, 7]} for i, x in enumerate(_PROMPTED, 1)]
+
+  found = _converted(
+    converter, examples, {'inputs': 10, 'targets': 8, 'task_ids': 5}
+  )
+
+  ids = [x['src'].pop('task_ids').tolist() for x in found]
+  assert ids == [[1, 7, 2, 7, 0], [3, 7, 4, 7, 0]]
+  assert [x['tgt'].pop('task_ids').tolist() for x in found] == ids
+  plain = _converted(
+    converters.SequenceModelFeatures(pack=True),
+    _PROMPTED,
+    {'inputs': 10, 'targets': 8},
+  )
+  _assert_equal([_flat(x) for x in found], [_flat(x) for x in plain])
+
+
+def test_a_converter_with_a_method_of_pax():
+  class Reversed(converters.LanguageModelFeatures):
+    def _to_pax(self, b):
+      fields = super()._to_pax(b)
+      fields.reversed = fields.labels[::-1]
+      return fields
+
+  [found, *_] = _converted(Reversed(), _PROMPTED)
+  assert found['reversed'].tolist() == found['labels'][::-1].tolist()
+  with pytest.raises(errors.UserError, match='_convert_example would never'):
+    type('Mine', (converters.SequenceModelFeatures,), {'_convert_example': 1})
+
+
 def test_provenance_is_dropped():
   examples = [{'src/ids': [1], 'provenance/name': [2], 'targets': [3]}]
 

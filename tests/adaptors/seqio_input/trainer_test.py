@@ -2,14 +2,17 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.seqio_input import eval_configs
-from pax_compat import decoder_hparams
+from adaptors.pax_names.own import train_states, trainer_lib
+from adaptors.seqio_input import eval_configs, pax_methods
+from pax_compat import decoder_hparams, py_utils
 from pax_compat.trainer.evaluating import decoding, evaluation
 from tests.adaptors.seqio_input import metric_tasks as tasks
+from tests.adaptors.seqio_input import tiny_tasks
 from tests.pax_compat.trainer import tiny
 
 COUNT = 7
@@ -17,14 +20,12 @@ BATCH = 4
 LENGTHS = {'inputs': 14, 'targets': 20}
 
 
-def _data(metric_type, **fields):
+def _data(metric_type, *, name='trained', broken=(tasks.broken,), **fields):
   tasks.add(
-    'trained',
-    count=COUNT,
-    metric_fns=[tasks.broken, tasks.edits, tasks.mean_score],
+    name, count=COUNT, metric_fns=[*broken, tasks.edits, tasks.mean_score]
   )
   (config,) = eval_configs.get_eval_hparams_for_seqio(
-    'trained', BATCH, LENGTHS, 1, metric_type
+    name, BATCH, LENGTHS, 1, metric_type
   )
   return config.Instantiate(**fields)
 
@@ -125,3 +126,42 @@ def test_only_what_is_asked_for_is_written(made, tmp_path):
   decoding.decode(data, task_program=made, mdl_vars=state.mdl_vars, path=path)
   data.close()
   assert [x.name for x in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.slow
+def test_loops_of_ones_own_have_the_same_metrics(made, tmp_path):
+  variables = made.init_state(tiny.batch()).mdl_vars
+  states = train_states.TrainState(np.int32(0), variables, [])
+  key, model = jax.random.key(0), made.task.model
+  scored, predicted = (
+    _data(kind, name='looped_model', broken=())
+    for kind in (eval_configs.MetricType.SCORE, eval_configs.MetricType.PREDICT)
+  )
+  scores = evaluation.evaluate(scored, task_program=made, mdl_vars=variables)
+  texts = decoding.decode(
+    predicted, task_program=made, mdl_vars=variables, path=tmp_path / 'out'
+  )
+  outputs, pairs = [], []
+  for data in (scored, predicted):
+    data.reset()
+  for batch in tiny_tasks.read(scored):
+    _, found = trainer_lib.eval_step_single_learner(
+      made.task, states, key, batch
+    )
+    rows = py_utils.tree_unstack(found.per_example_out, 0)
+    outputs += [(py_utils.get_enumeration_id(row), row) for row in rows]
+  for batch in tiny_tasks.read(predicted):
+    (_, decoded, _), _ = trainer_lib.decode_step(
+      model, states, key, None, batch
+    )
+    _, found, _ = model.process_decode_out(predicted, decoded)
+    pairs += pax_methods.maybe_update_decode_output_keys(found, decoded)
+
+  [of_scores] = scored.compute_metrics(outputs, score_metrics=True)
+  [of_texts] = predicted.compute_metrics(pairs)
+
+  for name, value in of_scores.items():
+    np.testing.assert_allclose(value, scores[f'scoring_eval/{name}'], rtol=1e-5)
+  assert {f'decoder/{k}': v.value for k, v in of_texts.items()} == {
+    f'decoder/{k}': texts[f'decoder/{k}'] for k in ('edits', 'examples')
+  }

@@ -72,6 +72,29 @@ def test_overwriting(tmp_path):
   assert checkpoint_paths.retrieve_latest_checkpoint_step(tmp_path) == 3
 
 
+@pytest.mark.parametrize(
+  ('name', 'wanted'),
+  [
+    ('checkpoint_7', False),
+    ('checkpoint7', False),
+    ('checkpoint_7.orbax-checkpoint-tmp-123', True),
+    ('tmp_123.checkpoint_7', True),
+  ],
+)
+def test_checkpoints_that_are_not_complete(tmp_path, name, wanted):
+  path = tmp_path / name
+  path.mkdir()
+  assert checkpoints.is_tmp_checkpoint_asset(path) == wanted
+
+
+def test_a_checkpoint_may_be_named_by_its_number(tmp_path):
+  path = checkpoint_paths.make_checkpoint_step_dir(
+    tmp_path, 7, use_digit_step_subdirectory=True
+  )
+  assert path == tmp_path / '7'
+  assert checkpoint_paths.get_step_from_checkpoint_asset(path) == 7
+
+
 def test_a_state_of_one_device_of_pmap(tmp_path):
   stacked = jax.tree.map(lambda x: x[None], _state(4))
   checkpoints.save_checkpoint(stacked, tmp_path)

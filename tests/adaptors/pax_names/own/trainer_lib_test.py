@@ -6,7 +6,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from adaptors.pax_names.own import train_states, trainer_lib
-from pax_compat import errors, tasks_lib
+from pax_compat import errors, py_utils, tasks_lib
+from pax_compat.nested_map import NestedMap
 from tests.pax_compat.trainer import lines
 
 
@@ -41,6 +42,25 @@ def test_decoding():
   assert set(weighted) == {'num_decoded'}
   assert set(clu) == {'decoded_rows'}
   assert not updated
+
+
+def test_outputs_have_the_provenance_of_examples():
+  task, batch = lines.task().Instantiate(), lines.rows(0)
+  state, _ = trainer_lib.initialize_model_state(
+    task, jax.random.key(0), batch, discard_opt_states=True
+  )
+  name = py_utils.INDEX_WITHIN_SHARD_KEY
+  numbered = NestedMap({**batch, name: np.arange(len(batch.x))})
+
+  _, evaluated = trainer_lib.eval_step_single_learner(
+    task, state, jax.random.key(1), numbered
+  )
+  (_, decoded, _), _ = trainer_lib.decode_step(
+    task.model, state, jax.random.key(1), None, numbered
+  )
+
+  for found in (evaluated.per_example_out, decoded):
+    np.testing.assert_array_equal(found[name], numbered[name])
 
 
 @pytest.mark.slow

@@ -21,6 +21,8 @@ def test_strings_and_tokenizers():
 
   assert data.ids_to_strings(ids, [2, 1]) == ['ab', 'c']
   assert data.ids_to_strings(ids, [1, 1], key='src') == ['a', 'c']
+  assert data.ids_to_strings(ids[0], 1) == ['a']
+  assert data.ids_to_strings(ids[:1], None) == ['ab']
   prompts = data.prompts(['ab', 'c'])
   assert prompts.ids.tolist() == [[0, *ids[0]], [0, *ids[1]]]
   assert (prompts.lengths.tolist(), prompts.begin) == ([3, 2], 1)

@@ -1,4 +1,4 @@
-"""TFRecord files of `tf.train.Example`, written without TensorFlow."""
+"""Serialized `tf.train.Example`s and TFRecord files, without TensorFlow."""
 
 import contextlib
 import functools
@@ -30,11 +30,7 @@ class RecordWriter:
     Raises:
       UserError: a field has another type, or an integer is above int64's.
     """
-    example = _example_class()()
-    for name, value in fields.items():
-      _fill(example.features.feature[name], name, np.asarray(value))
-    record = example.SerializeToString(deterministic=True)
-    self._file.write(tf_records.framed(record))
+    self._file.write(tf_records.framed(serialized(fields)))
 
 
 @contextlib.contextmanager
@@ -47,6 +43,14 @@ def record_writer(path: pathlib.Path) -> Iterator[RecordWriter]:
   """
   with files.replacing(path) as half, open(half, 'wb') as f:
     yield RecordWriter(f)
+
+
+def serialized(fields: Mapping[str, Any]) -> bytes:
+  """Returns a serialized example; see `RecordWriter.write`."""
+  example = _example_class()()
+  for name, value in fields.items():
+    _fill(example.features.feature[name], name, np.asarray(value))
+  return example.SerializeToString(deterministic=True)
 
 
 def _fill(feature: Any, name: str, array: np.ndarray):

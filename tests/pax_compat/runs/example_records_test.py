@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from pax_compat import errors
-from pax_compat.jobs import example_records
+from pax_compat.runs import example_records
 
 
 @pytest.mark.slow  # It imports TensorFlow.
