@@ -110,24 +110,6 @@ def test_mnist_trains(tmp_path):
 
 
 @pytest.mark.slow
-def test_digits_are_learned(tmp_path):
-  done = launching.run_script(
-    """
-    import sys
-    from lm_tasks.vision.params import digits
-    from pax_compat.experiments import resolved
-    from pax_compat.trainer import run
-    experiment = resolved.resolve(digits.DrawnDigits(), name='test')
-    run.train(experiment, job_log_dir=sys.argv[1])
-    """,
-    tmp_path,
-    XLA_FLAGS=launching.flags_of_long_runs(),
-  )
-  assert done.returncode == 0, done.stderr
-  assert _losses(tmp_path)['eval_test', 'accuracy', 200] >= 0.98
-
-
-@pytest.mark.slow
 def test_the_commands_of_the_page(tmp_path, installed):
   text = _PAGE.read_text('utf-8')
   commands = re.findall(
