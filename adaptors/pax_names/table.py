@@ -111,6 +111,11 @@ MODULES: dict[str, tuple[str, ...]] = {
   'praxis.layers.models': (f'{_OWN}.type_names',),
   'praxis.layers.normalizations': ('pax_compat.layers.normalizations.moments',),
   'praxis.layers.pipeline': ('pax_compat.layers.pipelines',),
+  'praxis.layers.quantization.operations': (
+    'pax_compat.layers.quantization.rounding',
+    'pax_compat.layers.quantization.sub_channels',
+    'pax_compat.layers.quantization.training_products',
+  ),
   'praxis.layers.quantizer_objectives': (
     'pax_compat.layers.quantizer.quantizer_objectives',
   ),
