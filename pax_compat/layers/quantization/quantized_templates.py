@@ -139,9 +139,7 @@ def quantize_softmaxes(
       new = quantized_softmax.Embedding if is_table else cls
       if transposed and not is_table and _is_plain_softmax(old.cls):
         # The same layer with its matrix transposed.
-        fields = config_lib.set_fields(old)
-        old = embedding_softmax.NClassMajorSharedEmbeddingSoftmax.config()
-        old.set(**fields)
+        old = _class_major(old)
       setattr(tpl, name, quantizer.quantized(old, new, settings))
 
 
@@ -152,6 +150,18 @@ def _is_plain_softmax(cls: type) -> bool:
   return issubclass(cls, plain) and all(
     getattr(cls, name) is getattr(plain, name) for name in methods
   )
+
+
+def _class_major(tpl: Config) -> Config:
+  """Returns the template of the class-major softmax with the same fields."""
+  fields = config_lib.set_fields(tpl)
+  new = embedding_softmax.NClassMajorSharedEmbeddingSoftmax.config()
+  feed_forward = fields.pop('feed_forward_tpl', None)
+  fields.pop('array_lookup_tpl', None)
+  new.set(**fields)
+  if feed_forward is not None:
+    new.use_bias = feed_forward.has_bias
+  return new
 
 
 def quantize_ngrammers(config: Config, settings: QuantizationParams):

@@ -242,14 +242,20 @@ class QuantizationMethods:
     return tree
 
   def _to_quantize(self, tree: dict[str, Any]) -> dict[str, Quantized]:
-    """Returns how the floats among this layer's weights are quantized."""
-    if self.quantization is None or self.is_quantized:
+    """Returns how the floats among this layer's weights are quantized.
+
+    A layer whose mode is INFERENCE may have floats, too, to be converted.
+    """
+    if self.quantization is None or self._equation() is None:
       return {}
     own = tree.get(base_layer.PARAMS, {})
+    values = {
+      name: self.get_var(name) for name in self.QUANTIZED if name in own
+    }
     return {
-      name: self._stored(self.get_var(name).shape)
-      for name in self.QUANTIZED
-      if name in own and self._equation() is not None
+      name: self._stored(value.shape)
+      for name, value in values.items()
+      if jnp.issubdtype(value.dtype, jnp.floating)
     }
 
   def product(
@@ -552,6 +558,7 @@ def quantized_conv(
       x, bits=act.precision, percentile=act.clipping_coeff
     )
     scale = scale * jnp.squeeze(act_scale)
+  is_integer = jnp.issubdtype(x.dtype, jnp.integer)
   outputs = jax.lax.conv_general_dilated(
     x,
     values.astype(x.dtype),
@@ -560,6 +567,7 @@ def quantized_conv(
     rhs_dilation=layer.dilations,
     dimension_numbers=tuple(dimension_numbers),
     feature_group_count=feature_group_count,
+    preferred_element_type=jnp.int32 if is_integer else None,
   )
   return outputs * scale
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from pax_compat import errors
 from pax_compat.layers.quantization import optimization
 
 # The largest value of float8_e4m3fn.
@@ -200,19 +199,11 @@ def factorize_weight(var: jax.Array, rank: int) -> tuple[jax.Array, jax.Array]:
 
   Args:
     var: matrices [..., I, O].
-    rank: R, at most the smaller of I and O.
+    rank: R; at most the smaller of I and O is used.
 
   Returns:
     [..., I, R] with orthonormal columns, and [..., R, O].
-
-  Raises:
-    UserError: the rank is larger.
   """
-  if not 0 < rank <= min(var.shape[-2:]):
-    raise errors.UserError(
-      f'rank is {rank}; expected 1 to {min(var.shape[-2:])} for'
-      f' {list(var.shape)}'
-    )
   left, values, right = jnp.linalg.svd(var, full_matrices=False)
   return (
     left[..., :rank],

@@ -34,7 +34,7 @@ def _both(config, kind, act=None, **weights):
 
 def _linear(**fields):
   return layers.quantization.Linear.config(
-    input_dims=16, output_dims=8, **fields
+    **{'input_dims': 16, 'output_dims': 8, **fields}
   )
 
 
@@ -75,6 +75,8 @@ def test_training_rounds_weights_as_inference_does(config, kind, settings):
   shapes = jax.eval_shape(lambda: inference.init(_KEYS, _X))
   assert jax.tree.map(jnp.shape, converted) == jax.tree.map(jnp.shape, shapes)
   found = inference.apply(converted, _X)
+  again = inference.apply(converted, method='quantize_weight')
+  assert jax.tree.map(jnp.shape, again) == jax.tree.map(jnp.shape, converted)
   expected = training.apply(variables, _X, rngs=_KEYS)
   for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
     np.testing.assert_allclose(a, b, atol=1e-5)
@@ -121,6 +123,32 @@ def test_metadata_of_sharding_is_that_of_stored_weights():
     'w_quantized_scale': spec('mdl', 'data'),
     'w_quantized_zp': spec('mdl', 'data'),
   }
+
+
+def test_weights_of_repeats_are_stacked():
+  layer, inference = _both(_linear(input_dims=8), 'ptq')
+  repeated = layers.Repeat.config(
+    sub_tpl=layer.hparams,
+    x_times=3,
+    mesh_axis_names=['mdl'],
+    weight_split_dims_mapping=layers.Repeat.WeightSharding.config(sub=['mdl']),
+  ).Instantiate()
+  x = _X[..., :8]
+  variables = repeated.init(_KEYS, x)
+  converted = repeated.apply(variables, method='quantize_weight')
+  shapes = jax.tree.map(lambda x: (x.shape, x.dtype.name), converted)
+  assert shapes['params']['sub'] == {
+    'w': ((3, 8, 8), 'int8'),
+    'w_quantized_scale': ((3, 8), 'float32'),
+  }
+  specs = repeated.apply(variables, method='quantized_partition_specs')
+  spec = jax.sharding.PartitionSpec
+  assert specs['params']['sub']['w'].meta == spec('mdl', None, None)
+  found = repeated.clone().apply(variables, x)
+  for i in range(3):
+    one = jax.tree.map(lambda w: w[i], converted['params']['sub'])
+    x = inference.apply({'params': one}, x)
+  assert 0 < np.abs(found - x).mean() < 0.02 * np.abs(found).mean()
 
 
 def test_inputs_are_rounded_in_blocks_too():
@@ -213,7 +241,7 @@ def test_updates_of_low_rank(order):
 def test_attention_rounds_its_products():
   fields = dict(input_dim=16, hidden_dim=16, num_heads=4)
   act = hparams.ActQuantizationParams(precision=23)
-  mask = layers.attentions.causal_mask(_X)
+  mask = jnp.tri(5, dtype=bool)[None, None]
   plain = layers.DotProductAttention.config(**fields).Instantiate()
   variables = plain.init(_KEYS, _X, _X, _X, mask)
   expected, _ = plain.apply(variables, _X, _X, _X, mask)

@@ -228,7 +228,7 @@ def test_blocks_have_smaller_errors_and_stacked_weights_are_in_blocks():
   variables = _trained(config)
   outputs = _run(config, variables)
   errors_of = []
-  for size in (0, 4):
+  for size in (0, 8):
     tpl = config.clone()
     quantize.set_transformer_quantization(tpl, num_bits=4, block_size=size)
     converted = quantize.quantize_variables(
