@@ -396,7 +396,6 @@ class QuantizationMethods:
       largest = jnp.maximum(jnp.max(x), self.get_var('framestat'))
       self.update_var('framestat', largest.astype(jnp.bfloat16))
       return self._plain_product(eqn, *map(jax.lax.stop_gradient, (x, w)))
-    params = settings.weight_params
     if settings.is_aqt:
       return operations.aqt_einsum(
         eqn,
@@ -408,16 +407,7 @@ class QuantizationMethods:
     if settings.quantization_type == kinds.FQ:
       return self._rounded_product(eqn, x, w)
     if settings.quantization_type == kinds.FQ_VN:
-      w = training_products.fakequant_vn(
-        eqn,
-        w,
-        self.next_prng_key(),
-        params,
-        step,
-        self.do_eval,
-        bits=params.precision,
-        use_symmetric=params.use_symmetric,
-      )
+      w = self._with_noise(eqn, w, step)
     return self._plain_product(eqn, x, w)
 
   def _rounded_product(self, eqn, x, w) -> jax.Array:
@@ -479,18 +469,23 @@ class QuantizationMethods:
         use_symmetric=params.use_symmetric,
       )
     if settings.quantization_type == kinds.FQ_VN:
-      return training_products.fakequant_vn(
-        equation,
-        weight,
-        self.next_prng_key(),
-        params,
-        None,
-        self.do_eval,
-        bits=params.precision,
-        calculation_dtype=params.calculation_dtype,
-        use_symmetric=params.use_symmetric,
-      )
+      dtype = params.calculation_dtype
+      return self._with_noise(equation, weight, calculation_dtype=dtype)
     return weight
+
+  def _with_noise(self, equation, weight, step=None, **settings) -> jax.Array:
+    params = self.quantization.weight_params
+    return training_products.fakequant_vn(
+      equation,
+      weight,
+      self.next_prng_key(),
+      params,
+      step,
+      self.do_eval,
+      bits=params.precision,
+      use_symmetric=params.use_symmetric,
+      **settings,
+    )
 
   def _plain_product(self, equation, inputs, weight) -> jax.Array:
     product = getattr(super(), 'product', jnp.einsum)

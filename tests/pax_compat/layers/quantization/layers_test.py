@@ -146,7 +146,7 @@ def test_weights_of_repeats_are_stacked():
   assert specs['params']['sub']['w'].meta == spec('mdl', None, None)
   found = repeated.clone().apply(variables, x)
   for i in range(3):
-    one = jax.tree.map(lambda w: w[i], converted['params']['sub'])
+    one = {name: w[i] for name, w in converted['params']['sub'].items()}
     x = inference.apply({'params': one}, x)
   assert 0 < np.abs(found - x).mean() < 0.02 * np.abs(found).mean()
 
