@@ -185,6 +185,10 @@ NAMES: dict[str, str] = {
   'praxis.layers.attentions.segment_mask': (
     'pax_compat.layers.attentions.additive_masks:segment_mask'
   ),
+  # Not the module of this name.
+  'praxis.layers.chain.chain': (
+    'pax_compat.layers.chain.chain_extensions:chain'
+  ),
   'praxis.layers.frnn.reset_mask': (
     'pax_compat.layers.rnn.segment_starts:reset_mask'
   ),

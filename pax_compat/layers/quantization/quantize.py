@@ -86,13 +86,13 @@ def set_transformer_quantization(
   Raises:
     UserError: the settings do not fit, or a layer cannot be quantized.
   """
-  settings = QuantizationParams(
-    quantization_type=QuantizationType(quantization_type),
-    mode=QuantizationMode(mode),
-    act_params=_act_params(weight_quant_only, num_bits_act, use_symmetric_act),
-    weight_params=_weight_params(num_bits, use_symmetric, weight_settings),
+  settings = _checked(
+    'set_transformer_quantization',
+    quantization_type,
+    mode,
+    _weight_params(num_bits, use_symmetric, weight_settings),
+    _act_params(weight_quant_only, num_bits_act, use_symmetric_act),
   )
-  settings.check('set_transformer_quantization')
   for tpl in utils.find_target_tpl(config, transformers.Transformer):
     if tpl.name in (skip_transformers or ()):
       continue
@@ -188,27 +188,28 @@ def set_transformer_mixed_precision_quantization(
 
   def settings(kind: TransformerLayer) -> QuantizationParams:
     of_inputs = kinds.__members__.get(f'{kind.name}_ACT')
+    symmetric = (use_symmetric or {}).get
     type_ = (dtype or {}).get(kind, default_dtype)
-    found = QuantizationParams(
-      quantization_type=QuantizationType(quantization_type),
-      mode=QuantizationMode(mode),
-      weight_params=WeightQuantizationParams(
-        precision=bits[kind],
-        use_symmetric=(use_symmetric or {}).get(kind, default_use_symmetric),
-        dtype=type_,
-        use_int4_packed_weights=jnp.dtype(type_) != jnp.int4,
-        block_size=(sub_channel_blocksize or {}).get(
-          kind, default_sub_channel_blocksize
-        ),
-      ),
+    blocks = (sub_channel_blocksize or {}).get
+    weights = WeightQuantizationParams(
+      precision=bits[kind],
+      use_symmetric=symmetric(kind, default_use_symmetric),
+      dtype=type_,
+      use_int4_packed_weights=jnp.dtype(type_) != jnp.int4,
+      block_size=blocks(kind, default_sub_channel_blocksize),
     )
-    if of_inputs in bits:
-      symmetric = (use_symmetric or {}).get(of_inputs, default_use_symmetric)
-      found.act_params = ActQuantizationParams(
-        precision=bits[of_inputs], symmetric=symmetric
+    return _checked(
+      f'num_bits[{kind.name}]',
+      quantization_type,
+      mode,
+      weights,
+      ActQuantizationParams(
+        precision=bits[of_inputs],
+        symmetric=symmetric(of_inputs, default_use_symmetric),
       )
-    found.check(f'num_bits[{kind.name}]')
-    return found
+      if of_inputs in bits
+      else None,
+    )
 
   for tpl in utils.find_target_tpl(config, transformers.Transformer):
     if kinds.LINEAR in bits:
@@ -235,6 +236,15 @@ def set_transformer_mixed_precision_quantization(
     )
 
 
+def _checked(where, quantization_type, mode, weights, act):
+  """Returns settings of a layer; see `QuantizationParams.check`."""
+  settings = QuantizationParams(
+    QuantizationType(quantization_type), QuantizationMode(mode), act, weights
+  )
+  settings.check(where)
+  return settings
+
+
 def set_diffusion_quantization(
   config: Config,
   target: type,
@@ -257,15 +267,13 @@ def set_diffusion_quantization(
     weight_quant_only: False quantizes inputs too.
     dtype: see `WeightQuantizationParams`.
   """
-  settings = QuantizationParams(
-    quantization_type=QuantizationType(quantization_type),
-    mode=QuantizationMode(mode),
-    act_params=(
-      None if weight_quant_only else ActQuantizationParams(precision=num_bits)
-    ),
-    weight_params=_weight_params(num_bits, use_symmetric, {'dtype': dtype}),
+  settings = _checked(
+    'set_diffusion_quantization',
+    quantization_type,
+    mode,
+    _weight_params(num_bits, use_symmetric, {'dtype': dtype}),
+    None if weight_quant_only else ActQuantizationParams(precision=num_bits),
   )
-  settings.check('set_diffusion_quantization')
   for tpl in utils.find_target_tpl(config, target):
     if 'conv_tpl' in config_lib.field_names(tpl):
       tpl.conv_tpl = quantizer.quantized(
@@ -300,13 +308,13 @@ def quantize_transformer_layer_weights(
   Raises:
     UserError: the settings do not fit, or a layer cannot be quantized.
   """
-  settings = QuantizationParams(
-    QuantizationType(quantization_type),
-    QuantizationMode(mode),
-    act_quantization_params,
+  settings = _checked(
+    'quantize_transformer_layer_weights',
+    quantization_type,
+    mode,
     weight_quantization_params,
+    act_quantization_params,
   )
-  settings.check('quantize_transformer_layer_weights')
   quantized_templates.quantize_feed_forward(
     tr_tpl.tr_fflayer_tpl, settings, rank
   )

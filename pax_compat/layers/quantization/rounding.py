@@ -82,13 +82,8 @@ def reduce_precision(
   if bits == 1 and quant_method in ('bin', 'bin_norm'):
     return _signs(t, axis, without_mean=quant_method == 'bin_norm')
   low, high = get_min_max(bits, use_fp=use_fp)
-  smallest = None
-  if use_symmetric:
-    bound, steps = jnp.max(jnp.abs(t), axis=axis, keepdims=True), high
-  else:
-    smallest = jnp.min(t, axis=axis, keepdims=True)
-    bound = jnp.max(t, axis=axis, keepdims=True) - smallest
-    steps = high - low
+  bound, smallest = bounds(t, axis, use_symmetric=use_symmetric)
+  steps = high if use_symmetric else high - low
   if isinstance(percentile, jax.Array) or percentile < 1.0:
     bound = bound * percentile
   elif optimization_on_bound:
@@ -110,6 +105,23 @@ def reduce_precision(
     values += jax.random.uniform(key, t.shape, minval=-0.5, maxval=0.5)
   dtype = jnp.int8 if bits <= 8 else jnp.int16 if bits <= 16 else jnp.int32
   return jnp.clip(jnp.round(values), low, high).astype(dtype), scale, zero
+
+
+def bounds(
+  t: jax.Array, axis, *, use_symmetric: bool
+) -> tuple[jax.Array, jax.Array | None]:
+  """Returns what the largest integer stands for, and the smallest value.
+
+  Args:
+    t: the values.
+    axis: dimensions that share a bound; None for all.
+    use_symmetric: whether the bound is that of absolute values; then the second
+      result is None. Else the bound is the range of the values.
+  """
+  if use_symmetric:
+    return jnp.max(jnp.abs(t), axis=axis, keepdims=True), None
+  smallest = jnp.min(t, axis=axis, keepdims=True)
+  return jnp.max(t, axis=axis, keepdims=True) - smallest, smallest
 
 
 def nonzero_scale(scale: jax.Array, dtype, epsilon: float | None) -> jax.Array:

@@ -128,13 +128,8 @@ class TensorQuantizer(base_layer.BaseLayer):
     if self.precision is None:
       return jnp.ones([1] * x.ndim, x.dtype), None
     low, high = rounding.get_min_max(self.precision, self.unsigned_int_bounds)
-    smallest = None
-    if self.use_symmetric:
-      bound, steps = jnp.max(jnp.abs(x), axis=axis, keepdims=True), high
-    else:
-      smallest = jnp.min(x, axis=axis, keepdims=True)
-      bound = jnp.max(x, axis=axis, keepdims=True) - smallest
-      steps = high - low
+    bound, smallest = rounding.bounds(x, axis, use_symmetric=self.use_symmetric)
+    steps = high if self.use_symmetric else high - low
     if factor is not None:
       bound = bound * factor
       smallest = None if smallest is None else smallest * factor
