@@ -186,30 +186,13 @@ def set_transformer_mixed_precision_quantization(
   """
   bits, kinds = dict(num_bits or {}), TransformerLayer
 
+  by_kind = (sub_channel_blocksize, use_symmetric, dtype)
+  defaults = default_sub_channel_blocksize, default_use_symmetric, default_dtype
+
   def settings(kind: TransformerLayer) -> QuantizationParams:
-    of_inputs = kinds.__members__.get(f'{kind.name}_ACT')
-    symmetric = (use_symmetric or {}).get
-    type_ = (dtype or {}).get(kind, default_dtype)
-    blocks = (sub_channel_blocksize or {}).get
-    weights = WeightQuantizationParams(
-      precision=bits[kind],
-      use_symmetric=symmetric(kind, default_use_symmetric),
-      dtype=type_,
-      use_int4_packed_weights=jnp.dtype(type_) != jnp.int4,
-      block_size=blocks(kind, default_sub_channel_blocksize),
-    )
-    return _checked(
-      f'num_bits[{kind.name}]',
-      quantization_type,
-      mode,
-      weights,
-      ActQuantizationParams(
-        precision=bits[of_inputs],
-        symmetric=symmetric(of_inputs, default_use_symmetric),
-      )
-      if of_inputs in bits
-      else None,
-    )
+    weights, act = _params_of(kind, bits, by_kind, defaults)
+    where = f'num_bits[{kind.name}]'
+    return _checked(where, quantization_type, mode, weights, act)
 
   for tpl in utils.find_target_tpl(config, transformers.Transformer):
     if kinds.LINEAR in bits:
@@ -234,6 +217,30 @@ def set_transformer_mixed_precision_quantization(
     quantized_templates.quantize_ngrammers(
       config, settings(kinds.EMBEDDING_NGRAMMER)
     )
+
+
+def _params_of(kind: TransformerLayer, bits, by_kind, defaults):
+  """Returns the settings of weights and inputs of a kind of layer."""
+
+  def values(kind):
+    pairs = zip(by_kind, defaults, strict=True)
+    return [(given or {}).get(kind, default) for given, default in pairs]
+
+  block_size, symmetric, dtype = values(kind)
+  weights = WeightQuantizationParams(
+    precision=bits[kind],
+    use_symmetric=symmetric,
+    dtype=dtype,
+    use_int4_packed_weights=jnp.dtype(dtype) != jnp.int4,
+    block_size=block_size,
+  )
+  of_inputs = TransformerLayer.__members__.get(f'{kind.name}_ACT')
+  if of_inputs not in bits:
+    return weights, None
+  act = ActQuantizationParams(
+    precision=bits[of_inputs], symmetric=values(of_inputs)[1]
+  )
+  return weights, act
 
 
 def _checked(where, quantization_type, mode, weights, act):
