@@ -126,9 +126,9 @@ def test_metadata_of_sharding_is_that_of_stored_weights():
 
 
 def test_weights_of_repeats_are_stacked():
-  layer, inference = _both(_linear(input_dims=8), 'ptq')
+  _, inference = _both(_linear(input_dims=8), 'ptq')
   repeated = layers.Repeat.config(
-    sub_tpl=layer.hparams,
+    sub_tpl=_linear(input_dims=8, quantization=_settings('ptq')),
     x_times=3,
     mesh_axis_names=['mdl'],
     weight_split_dims_mapping=layers.Repeat.WeightSharding.config(sub=['mdl']),
