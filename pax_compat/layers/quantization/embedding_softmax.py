@@ -22,25 +22,35 @@ from pax_compat.layers.quantization.quantizer import (
 
 
 def _rows(
-  layer: QuantizationMethods, table: jax.Array, ids: jax.Array, style: str
+  layer: QuantizationMethods,
+  table: jax.Array,
+  ids: jax.Array,
+  style: str,
+  *,
+  transposed: bool = False,
 ) -> jax.Array:
-  """Returns rows [..., D] of a layer's integers `table` [V, D] as floats."""
+  """Returns rows [..., D] of a layer's integers as floats.
+
+  Args:
+    layer: the layer.
+    table: its integers as [V, D].
+    ids: [...], int.
+    style: see `embedding_tables.lookup`.
+    transposed: whether the layer has them as [D, V].
+  """
   _, scale, zero = layer.get_quantized_weight()
   rows = embedding_tables.lookup(table.astype(scale.dtype), ids, style)
-  # With blocks, a row has several scales: [V, blocks] or [blocks, V].
-  scale, zero = (
-    x if x is None else _by_row(x, len(table)) for x in (scale, zero)
-  )
-  blocks = rows.reshape(*ids.shape, scale.shape[1], -1) * scale[ids][..., None]
+
+  def of_rows(x: jax.Array) -> jax.Array:
+    """Returns values of the rows, [..., blocks, 1]."""
+    x = x.T if transposed else x
+    return x.reshape(len(table), -1)[ids][..., None]
+
+  scale = of_rows(scale)
+  blocks = rows.reshape(*scale.shape[:-1], -1) * scale
   if zero is not None:
-    blocks = blocks - zero[ids][..., None]
+    blocks = blocks - of_rows(zero)
   return blocks.reshape(rows.shape)
-
-
-def _by_row(x: jax.Array, rows: int) -> jax.Array:
-  if x.ndim == 1:
-    return x[:, None]
-  return x if x.shape[0] == rows else x.T
 
 
 class Embedding(QuantizationMethods, embedding_tables.Embedding):
@@ -114,7 +124,8 @@ class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
     linear = self.logits_ffn.linear
     if not linear.is_quantized:
       return super()._vectors(ids)
-    return _rows(linear, linear.theta.w.T, ids, self.lookup_style)
+    table = linear.theta.w.T
+    return _rows(linear, table, ids, self.lookup_style, transposed=True)
 
   def _table(self) -> jax.Array:
     linear = self.logits_ffn.linear

@@ -102,6 +102,26 @@ def test_a_table_is_rounded_in_training_as_at_inference():
   assert 0 < np.abs(found - table[ids]).mean() < 0.1 * np.abs(table).mean()
 
 
+@pytest.mark.parametrize('block_size', [0, 4])
+@pytest.mark.parametrize(
+  'cls', ['SharedEmbeddingSoftmax', 'NClassMajorSharedEmbeddingSoftmax']
+)
+def test_rows_of_a_softmax_are_those_of_its_logits(cls, block_size):
+  # As many classes as blocks.
+  config = getattr(layers.quantization, cls).config(
+    num_classes=4, input_dims=16
+  )
+  training, inference = _both(config, 'ptq', block_size=block_size)
+  ids = jnp.arange(4)
+  variables = training.init(_KEYS, _X, method='get_logits')
+  converted = training.apply(variables, method='quantize_weight')
+  found = inference.apply(converted, ids, method='emb_lookup')
+  expected = training.apply(variables, ids, method='emb_lookup')
+  assert 0 < np.abs(found - expected).max() < 0.01 * np.abs(expected).max()
+  logits = inference.apply(converted, _X, method='get_logits')
+  np.testing.assert_allclose(logits, _X @ found.T, atol=1e-4)
+
+
 def test_metadata_of_sharding_is_that_of_stored_weights():
   layer, _ = _both(
     _linear(
