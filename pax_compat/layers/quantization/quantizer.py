@@ -200,7 +200,7 @@ class QuantizationMethods:
 
     Args:
       name: name of the weight; None for that of the layer.
-      use_symmetric: whether there are no zero points; None is the setting.
+      use_symmetric: False returns zero points, too; None is the setting.
     """
     name = name or self.QUANTIZED[0]
     params = self.quantization.weight_params

@@ -140,7 +140,7 @@ class TensorQuantizer(base_layer.BaseLayer):
     return rounding.nonzero_scale(scale, x.dtype, epsilon), smallest
 
   def update(self, x: jax.Array):
-    """Does nothing: there are no statistics of inputs."""
+    """Does nothing: statistics of inputs are not kept."""
 
   def to_quant(self, x: jax.Array) -> jax.Array:
     """Returns numbers that were divided by their scale as integers."""
