@@ -136,9 +136,9 @@ class PaxModule(types.ModuleType):
     full = f'{self.__name__}.{name}'
     if full == _NESTED_MAP:
       return _nested_map()  # Not kept: it depends on the caller.
-    if _finder.has(full):
-      return importlib.import_module(full)
     value = _named(full)
+    if value is _ABSENT and _finder.has(full):
+      return importlib.import_module(full)
     if value is _ABSENT:
       for module in _ours(self.__name__):
         value = getattr(module, name, _ABSENT)

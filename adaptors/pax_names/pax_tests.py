@@ -41,9 +41,10 @@ _SUFFIX = '_test.py'
 _ROW = '| {} | {} | {} | {} | {} |'
 
 # What the process of a file runs; its arguments are the file, and a checkout to
-# mount, if any.
+# mount, if any. Tests in a folder `tests` import helpers from it, which Pax does
+# not install.
 _RUN = """
-import pathlib, runpy, sys
+import importlib.util, pathlib, runpy, sys, types
 from adaptors import lingvo_runtime, pax_names
 from adaptors.pax_names import finder
 path, *checkout = sys.argv[1:]
@@ -52,6 +53,17 @@ if any(name in open(path).read() for name in ('tensorflow', 'lingvo')):
 pax_names.install(return_atten_probs=True, pax_summary_keys=True)
 if checkout:
   finder.mount(pathlib.Path(checkout[0]))
+folder = pathlib.Path(path).parent
+if folder.name == 'tests':
+  tops = [i for i, x in enumerate(folder.parts) if x in ('praxis', 'paxml')]
+  package = types.ModuleType('.'.join(folder.parts[tops[-1]:]))
+  sys.modules[package.__name__] = package
+  for helper in folder.glob('*_util.py'):
+    name = f'{package.__name__}.{helper.stem}'
+    spec = importlib.util.spec_from_file_location(name, helper)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    setattr(package, helper.stem, module)
 sys.argv[:] = [path]
 runpy.run_path(path, run_name='__main__')
 """

@@ -112,6 +112,11 @@ MODULES: dict[str, tuple[str, ...]] = {
   'praxis.layers.models': (f'{_OWN}.type_names',),
   'praxis.layers.normalizations': ('pax_compat.layers.normalizations.moments',),
   'praxis.layers.pipeline': ('pax_compat.layers.pipelines',),
+  'praxis.layers.quantization.operations': (
+    'pax_compat.layers.quantization.rounding',
+    'pax_compat.layers.quantization.sub_channels',
+    'pax_compat.layers.quantization.training_products',
+  ),
   'praxis.layers.quantizer_objectives': (
     'pax_compat.layers.quantizer.quantizer_objectives',
   ),
@@ -183,6 +188,10 @@ NAMES: dict[str, str] = {
   ),
   'praxis.layers.attentions.segment_mask': (
     'pax_compat.layers.attentions.additive_masks:segment_mask'
+  ),
+  # Not the module of this name.
+  'praxis.layers.chain.chain': (
+    'pax_compat.layers.chain.chain_extensions:chain'
   ),
   'praxis.layers.frnn.reset_mask': (
     'pax_compat.layers.rnn.segment_starts:reset_mask'

@@ -108,7 +108,10 @@ class LayerTrees:
     return None
 
   def _spec(self, name: str) -> BoxedPartitionSpec:
-    weight = self.__dict__.get('_weight_hparams', {}).get(name)
+    # Read as an attribute, which sets up a layer that was not called yet.
+    return self._spec_of(getattr(self, '_weight_hparams', {}).get(name))
+
+  def _spec_of(self, weight: WeightHParams | None) -> BoxedPartitionSpec:
     axes = self.mesh_axis_names
     if weight is None or axes is None:
       return BoxedPartitionSpec(meta=None)

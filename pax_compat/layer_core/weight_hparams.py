@@ -25,14 +25,18 @@ class Quantized:
   """How the integers of a quantized weight are stored.
 
   Attributes:
+    shape: shape of the floats.
     dims: dimensions that share a scale.
     pack_dim: dimension along which values are packed, if they are.
     params: the layer's `WeightQuantizationParams`.
+    is_aqt: whether a `TensorQuantizer` rounds.
   """
 
+  shape: tuple[int, ...]
   dims: tuple[int, ...]
   pack_dim: int
   params: Any
+  is_aqt: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,10 +62,16 @@ class Einsum(base_layer.BaseLayer):
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Returns the einsum of `inputs`; shapes are those of the equation."""
-    outputs = self.einsum(self.eqn, inputs, self.theta.w)
+    outputs = self.product(self.eqn, inputs, self.theta.w)
     if self.use_bias:
       outputs = outputs + self.theta.b
     return self.shard(outputs, self.activation_split_dims_mapping.out)
+
+  def product(
+    self, equation: str, inputs: jax.Array, weight: jax.Array
+  ) -> jax.Array:
+    """Returns the product with the weight."""
+    return self.einsum(equation, inputs, weight)
 
   def _parsed(self) -> tuple[str, str, str]:
     """Returns the letters of the input, the weight and the output."""

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import fiddle as fdl
+import flax.core
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import errors as flax_errors
 from flax import traverse_util
 from flax.core import meta
+from flax.linen import partitioning as nn_partitioning
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import BoxedParam, WeightHParams, unbox
@@ -24,6 +26,9 @@ from pax_compat.config import REQUIRED, Config
 
 # Name of the module's variables within the adapter's collections.
 _CHILD = 'cld'
+
+# Collection of the axes that `param_with_axes` names, as in T5X.
+_AXES = 'params_axes'
 
 # Collections of per-step outputs of Pax layers within the module.
 _OUTPUTS = (base_layer.AUX_LOSS, base_layer.SUMMARIES)
@@ -45,9 +50,9 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
 
   Attributes:
     logical_axes_rules: the mesh axis (or axes, or None) of each logical axis
-      name of the module's partitioning boxes, as a dict or as pairs; the first
-      match applies. Names without a rule are not split. None takes names of
-      `nn.with_partitioning` as mesh axes, and for
+      name of the module's partitioning boxes, or of its `param_with_axes`, as a
+      dict or as pairs; the first match applies. Names without a rule are not
+      split. None takes names of `nn.with_partitioning` as mesh axes, and for
       `nn.with_logical_partitioning` the rules given there.
     var_collection_map: names of the groups (`WeightHParams.collections`) that
       the variables of each flax collection belong to.
@@ -128,8 +133,9 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
     output, created = self.module.init_with_output(
       rngs, *args, method=method, **kwargs
     )
+    axes = nn_partitioning.get_axis_names(created.pop(_AXES, {}))
     created = {
-      name: self._boxed(name, tree)
+      name: self._boxed(name, tree, axes if name == base_layer.PARAMS else {})
       for name, tree in created.items()
       if name not in _TRANSIENT
     }
@@ -193,16 +199,26 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
       )
       self.put_variable(base_layer.NON_TRAINABLE, _CHILD, new)
 
-  def _boxed(self, collection: str, tree: Any) -> Any:
-    """Returns a collection with each variable as a `BoxedParam`."""
+  def _boxed(self, collection: str, tree: Any, axes: Any) -> Any:
+    """Returns a collection with each variable as a `BoxedParam`.
+
+    Args:
+      collection: its name.
+      tree: the variables.
+      axes: logical axes of some of them, in a tree of the same form.
+    """
+    names = traverse_util.flatten_dict(flax.core.unfreeze(axes))
     groups = tuple((self.var_collection_map or {}).get(collection, ()))
     if self.skip_lp_regularization:
       groups += (base_layer.SKIP_LP_REGULARIZATION,)
 
-    def boxed(x):
+    def boxed(path, x):
       if isinstance(x, BoxedParam):
         return x
       value = meta.unbox(x)
+      own = names.get(tuple(key.key for key in path))
+      if own is not None:
+        x = nn.LogicallyPartitioned(value, tuple(own))
       weight = WeightHParams(
         shape=jnp.shape(value),
         dtype=jnp.result_type(value),
@@ -212,7 +228,7 @@ class FlaxModuleAdapterBase(base_layer.BaseLayer):
       )
       return BoxedParam(value=value, meta=weight)
 
-    return jax.tree.map(
+    return jax.tree_util.tree_map_with_path(
       boxed, dict(tree), is_leaf=lambda x: isinstance(x, meta.AxisMetadata)
     )
 

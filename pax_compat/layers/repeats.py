@@ -17,6 +17,7 @@ from pax_compat.layer_core import child_layers
 from pax_compat.layer_core.decode_states import StateFn
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layer_core.summaries import is_summary
+from pax_compat.layer_core.weight_groups import BoxedPartitionSpec
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.input_checks import check_same_form
@@ -144,6 +145,38 @@ class Repeat(base_layer.BaseLayer):
     self._call_each(
       'right_align_decode_state_with_prefix', max_prefix_size, right_align_fn
     )
+
+  def quantize_weight(self) -> dict[str, Any]:
+    """Returns the weights of all repeats as a quantized layer stores them."""
+
+    def body(sub, _):
+      return None, sub.quantize_weight()
+
+    tree = self._scan(body, None)[1]
+    return {name: {self.sublayer_name: x} for name, x in tree.items()}
+
+  def quantized_partition_specs(self) -> dict[str, Any]:
+    """Returns a `BoxedPartitionSpec` for each weight of `quantize_weight`."""
+    found: dict[str, Any] = {}
+
+    def body(sub, _):
+      found.update(sub.quantized_partition_specs())
+      return None, None
+
+    self._scan(body, None)
+    first = self.weight_split_dims_mapping.sub or (None,)
+
+    def stacked(spec: BoxedPartitionSpec) -> BoxedPartitionSpec:
+      if spec.meta is None:
+        return spec
+      return BoxedPartitionSpec(
+        meta=jax.sharding.PartitionSpec(first[0], *spec.meta)
+      )
+
+    tree = jax.tree.map(
+      stacked, found, is_leaf=lambda x: isinstance(x, BoxedPartitionSpec)
+    )
+    return {name: {self.sublayer_name: x} for name, x in tree.items()}
 
   def _call_each(self, method: str, *args, **kwargs):
     """Calls a method without results of all repeats."""

@@ -10,6 +10,7 @@ from pax_compat.layers.chain.chain_extensions import (  # noqa: F401 (Pax)
   dict_to_args,
   feed_forward,
   full_like,
+  kwargs_with_name,
   log_args,
   repeat,
 )

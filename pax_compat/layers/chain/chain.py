@@ -17,7 +17,7 @@ class Chain(base_layer.BaseLayer):
 
   Attributes:
     layers: their templates; None is skipped. A child has the name of its
-      template, or else `layers_<i>`.
+      template, or else `layers_<i>`; so has a template with the name `layers`.
   """
 
   layers: Sequence[Config | None] = REQUIRED
@@ -28,7 +28,11 @@ class Chain(base_layer.BaseLayer):
 
   def _named(self) -> list[tuple[str, Config]]:
     layers = [tpl for tpl in self.layers if tpl is not None]
-    named = [(tpl.name or f'layers_{i}', tpl) for i, tpl in enumerate(layers)]
+    named = [
+      # The attribute `layers` has the templates.
+      (f'layers_{i}' if tpl.name in (None, '', 'layers') else tpl.name, tpl)
+      for i, tpl in enumerate(layers)
+    ]
     names = [name for name, _ in named]
     if len(set(names)) < len(names):
       raise errors.UserError(

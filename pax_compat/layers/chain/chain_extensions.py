@@ -26,7 +26,9 @@ from pax_compat.layers.chain.chain import Chain, as_stack
 
 def chain(*layers_tpl: Config | None, **kwargs) -> Config:
   """Returns the config of a `Chain`, whose layers get different names."""
-  return Chain.config(layers=_named(layers_tpl), **_with_name('chain', kwargs))
+  return Chain.config(
+    layers=_named(layers_tpl), **kwargs_with_name('chain', **kwargs)
+  )
 
 
 def copy_n_times(
@@ -34,7 +36,7 @@ def copy_n_times(
 ) -> Config:
   """Returns the config of a chain of copies, each with separate weights."""
   copies = [copy.deepcopy(tpl) for tpl in layers_tpl * num_times]
-  return chain(*copies, **_with_name('chain_copy_n_times', kwargs))
+  return chain(*copies, **kwargs_with_name('chain_copy_n_times', **kwargs))
 
 
 def repeat(x_times: int, *layers_tpl: Config | None, **kwargs) -> Config:
@@ -46,7 +48,7 @@ def repeat(x_times: int, *layers_tpl: Config | None, **kwargs) -> Config:
   return repeats.Repeat.config(
     x_times=x_times,
     sub_tpl=chain(*layers_tpl),
-    **_with_name('chain_repeat', kwargs),
+    **kwargs_with_name('chain_repeat', **kwargs),
   )
 
 
@@ -61,8 +63,9 @@ def _named(layers_tpl: Sequence[Config | None]) -> list[Config]:
   return tpls
 
 
-def _with_name(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-  return {'name': name, **kwargs}
+def kwargs_with_name(default_name: str, **kwargs) -> dict[str, Any]:
+  """Returns keyword arguments, of which `name` has a default."""
+  return {'name': default_name, **kwargs}
 
 
 class ApplyPadding(base_layer.BaseLayer):
@@ -86,7 +89,7 @@ _apply_paddings = paddings.apply_paddings
 
 def apply_padding(**kwargs) -> Config:
   """Returns the config of an `ApplyPadding`."""
-  return ApplyPadding.config(**_with_name('pad', kwargs))
+  return ApplyPadding.config(**kwargs_with_name('pad', **kwargs))
 
 
 class AddResidual(Chain):
@@ -100,7 +103,7 @@ class AddResidual(Chain):
 def add_residual(*layers: Config | None, **kwargs) -> Config:
   """Returns the config of an `AddResidual`."""
   return AddResidual.config(
-    layers=_named(layers), **_with_name('add_residual', kwargs)
+    layers=_named(layers), **kwargs_with_name('add_residual', **kwargs)
   )
 
 
@@ -127,7 +130,9 @@ class DictToArgs(base_layer.BaseLayer):
 
 def dict_to_args(*keys: str, **kwargs) -> Config:
   """Returns the config of a `DictToArgs`."""
-  return DictToArgs.config(keys=keys, **_with_name('dict_to_args', kwargs))
+  return DictToArgs.config(
+    keys=keys, **kwargs_with_name('dict_to_args', **kwargs)
+  )
 
 
 class LogArgs(base_layer.BaseLayer):
@@ -156,7 +161,7 @@ def log_args(
   return LogArgs.config(
     message=message or '',
     log_values=log_values,
-    **_with_name('log_args', kwargs),
+    **kwargs_with_name('log_args', **kwargs),
   )
 
 
@@ -176,7 +181,7 @@ class FullLike(base_layer.BaseLayer):
 def full_like(fill_value: float, **kwargs) -> Config:
   """Returns the config of a `FullLike`."""
   return FullLike.config(
-    fill_value=fill_value, **_with_name('full_like', kwargs)
+    fill_value=fill_value, **kwargs_with_name('full_like', **kwargs)
   )
 
 
@@ -191,5 +196,5 @@ def feed_forward(
     input_dims=input_dims,
     output_dims=output_dims,
     activation_tpl=activation_tpl or activations.Identity.config(),
-    **_with_name('feedforward', kwargs),
+    **kwargs_with_name('feedforward', **kwargs),
   )

@@ -152,18 +152,37 @@ class BaseConv(base_layer.BaseLayer):
   def convolve(self, inputs: jax.Array) -> jax.Array:
     """Returns the convolution alone, for blocks that add further layers."""
     spatial = self.spatial_dims
-    outputs = jax.lax.conv_general_dilated(
+    groups = self._groups(inputs.shape)
+    outputs = self.run_convolution(
       inputs.astype(self.compute_dtype),
-      self.weight_norm(self.theta.w),
-      window_strides=self.strides,
-      padding=self._pads(inputs.shape[1:-1]),
-      rhs_dilation=self._dilations,
+      self.theta.w,
+      self._pads(inputs.shape[1:-1]),
       dimension_numbers=(f'N{spatial}C', f'{spatial}IO', f'N{spatial}C'),
-      feature_group_count=self._groups(inputs.shape),
+      feature_group_count=groups,
     )
     if self.bias:
       outputs = outputs + self.theta.b
     return self.shard(outputs, self.activation_split_dims_mapping.out)
+
+  def run_convolution(
+    self, inputs: jax.Array, weight: jax.Array, padding, **settings
+  ) -> jax.Array:
+    """Returns the convolution with the kernel; a subclass can replace it.
+
+    Args:
+      inputs: as in `convolve`.
+      weight: the kernel, before it is normalised.
+      padding: see `jax.lax.conv_general_dilated`.
+      **settings: likewise, without strides and dilations.
+    """
+    return jax.lax.conv_general_dilated(
+      inputs,
+      self.weight_norm(weight),
+      window_strides=self.strides,
+      padding=padding,
+      rhs_dilation=self._dilations,
+      **settings,
+    )
 
   def _groups(self, shape: Sequence[int]) -> int:
     name = type(self).__name__

@@ -3,6 +3,7 @@
 Shapes: D model dims, V vocabulary, "..." positions.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -15,30 +16,52 @@ from pax_compat.layers.quantization.quantization_hparams import (
   QuantizationParams,
 )
 from pax_compat.layers.quantization.quantizer import (
-  QuantizationLayer,
+  QuantizationMethods,
   settings_field,
 )
 
 
 def _rows(
-  layer: QuantizationLayer, table: jax.Array, ids: jax.Array, style: str
+  layer: QuantizationMethods,
+  table: jax.Array,
+  ids: jax.Array,
+  style: str,
+  *,
+  transposed: bool = False,
 ) -> jax.Array:
-  """Returns rows [..., D] of a layer's integers `table` [V, D] as floats."""
+  """Returns rows [..., D] of a layer's integers as floats.
+
+  Args:
+    layer: the layer.
+    table: its integers as [V, D].
+    ids: [...], int.
+    style: see `embedding_tables.lookup`.
+    transposed: whether the layer has them as [D, V].
+  """
   _, scale, zero = layer.get_quantized_weight()
   rows = embedding_tables.lookup(table.astype(scale.dtype), ids, style)
-  rows = rows * scale[ids][..., None]
-  return rows if zero is None else rows - zero[ids][..., None]
+
+  def of_rows(x: jax.Array) -> jax.Array:
+    """Returns values of the rows, [..., blocks, 1]."""
+    x = x.T if transposed else x
+    return x.reshape(len(table), -1)[ids][..., None]
+
+  scale = of_rows(scale)
+  blocks = rows.reshape(*scale.shape[:-1], -1) * scale
+  if zero is not None:
+    blocks = blocks - of_rows(zero)
+  return blocks.reshape(rows.shape)
 
 
-class Embedding(QuantizationLayer, embedding_tables.Embedding):
+class Embedding(QuantizationMethods, embedding_tables.Embedding):
   """A quantized table [V, D], with one scale for each row.
 
   Attributes:
     quantization: the settings; None is the layer without quantization.
   """
 
-  QUANTIZED: ClassVar[str] = 'emb_var'
-  PACK_DIM: ClassVar[int] = 1
+  QUANTIZED: ClassVar[Sequence[str]] = ('emb_var',)
+  _PACK_4BIT_DIM: ClassVar[int | None] = 1
 
   quantization: QuantizationParams | None = settings_field()
 
@@ -46,13 +69,15 @@ class Embedding(QuantizationLayer, embedding_tables.Embedding):
     return 'd,vd->v'
 
   def _vectors(self, ids: jax.Array) -> jax.Array:
-    if not self.is_quantized:
-      return super()._vectors(ids)
-    return _rows(self, self.theta.emb_var, ids, self.lookup_style)
+    table = self.theta.emb_var
+    if self.is_quantized:
+      return _rows(self, table, ids, self.lookup_style)
+    table = self.rounded_weight(self._equation(), table)
+    return embedding_tables.lookup(table, ids, self.lookup_style)
 
 
 class NClassMajorSharedEmbeddingSoftmax(
-  QuantizationLayer, embedding_softmax.NClassMajorSharedEmbeddingSoftmax
+  QuantizationMethods, embedding_softmax.NClassMajorSharedEmbeddingSoftmax
 ):
   """A softmax and an embedding with one quantized matrix [V, D].
 
@@ -63,7 +88,7 @@ class NClassMajorSharedEmbeddingSoftmax(
     quantization: the settings; None is the layer without quantization.
   """
 
-  PACK_DIM: ClassVar[int] = 1
+  _PACK_4BIT_DIM: ClassVar[int | None] = 1
 
   quantization: QuantizationParams | None = settings_field()
 
@@ -71,9 +96,11 @@ class NClassMajorSharedEmbeddingSoftmax(
     return 'd,vd->v'
 
   def _vectors(self, ids: jax.Array) -> jax.Array:
-    if not self.is_quantized:
-      return super()._vectors(ids)
-    return _rows(self, self.theta.w, ids, self.lookup_style)
+    table = self.theta.w
+    if self.is_quantized:
+      return _rows(self, table, ids, self.lookup_style)
+    table = self.rounded_weight(self._equation(), table)
+    return embedding_tables.lookup(table, ids, self.lookup_style)
 
 
 class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
@@ -97,4 +124,9 @@ class SharedEmbeddingSoftmax(embedding_softmax.SharedEmbeddingSoftmax):
     linear = self.logits_ffn.linear
     if not linear.is_quantized:
       return super()._vectors(ids)
-    return _rows(linear, linear.theta.w.T, ids, self.lookup_style)
+    table = linear.theta.w.T
+    return _rows(linear, table, ids, self.lookup_style, transposed=True)
+
+  def _table(self) -> jax.Array:
+    linear = self.logits_ffn.linear
+    return linear.rounded_weight('y,yz->z', linear.theta.w).T

@@ -44,6 +44,7 @@ def test_names_are_ours():
   assert FeedForward is layers.FeedForward
   assert pax_attentions.DotProductAttention is attentions.DotProductAttention
   assert pax_layers.attentions is pax_attentions
+  assert pax_layers.chain.chain is layers.chain.chain
   assert py_utils.NestedMap is nested_map.NestedMap
   assert base_task.BaseTask is pax_tasks_lib.SingleTask is tasks_lib.SingleTask
   assert experiment_registry.register is our_registry.register

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.linen import partitioning
 
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import (
@@ -278,6 +279,27 @@ def test_axis_names_without_rules(logical, mapping):
   params = layer.init_boxed({PARAMS: jax.random.key(0)}, x)[PARAMS]['cld']
   box = params['Dense_0']['kernel']
   assert box.meta.tensor_split_dims_mapping == mapping
+
+
+def test_axes_of_t5x_become_split_mappings():
+  class Named(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      w = partitioning.param_with_axes(
+        'w', nn.initializers.ones, (5, 4), axes=('embed', 'mlp')
+      )
+      return nn.Dense(2)(x @ w)
+
+  layer = flax_adapter.DirectFlaxModuleAdapter.config(
+    cld=Named(), logical_axes_rules={'mlp': 'mdl'}
+  ).Instantiate()
+  x = np.ones([3, 5], np.float32)
+  variables = layer.init_boxed({PARAMS: jax.random.key(0)}, x)
+  assert set(variables) == {PARAMS}
+  params = variables[PARAMS]['cld']
+  assert params['w'].meta.tensor_split_dims_mapping == (None, 'mdl')
+  assert params['Dense_0']['kernel'].meta.tensor_split_dims_mapping is None
+  assert layer.apply(base_layer.unbox(variables), x).shape == (3, 2)
 
 
 def test_collections_of_variables():

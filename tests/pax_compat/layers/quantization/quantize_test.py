@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from pax_compat import base_layer, errors, layers
-from pax_compat.layers.quantization import operations, quantize
+from pax_compat.config import Config, sub_config_field
+from pax_compat.layers.quantization import quantize, utils
 from pax_compat.layers.quantization.quantization_hparams import (
   QuantizationMode,
   QuantizationParams,
   QuantizationType,
+  TransformerLayer,
   WeightQuantizationParams,
 )
 
@@ -154,15 +156,22 @@ def test_an_experiment_is_decorated():
 @pytest.mark.parametrize('dtype', [jnp.int32, jnp.int8])
 def test_packing_keeps_values(dtype):
   x = jax.random.randint(jax.random.key(0), [3, 16, 2], -8, 8).astype(jnp.int8)
-  packed = operations.pack_4bit(x, 1, dtype)
+  packed = utils.pack_4bit(x, 1, dtype)
   assert packed.nbytes == x.nbytes // 2 and packed.dtype == dtype
-  np.testing.assert_array_equal(operations.unpack_4bit(packed, 1), x)
+  np.testing.assert_array_equal(utils.unpack_4bit(packed, 1), x)
 
 
 @pytest.mark.parametrize(
   'settings, message',
   [
-    (dict(quantization_type=QuantizationType.AQT), 'AQT.* which is not supp'),
+    (dict(quantization_type=QuantizationType.FR), 'mode is .* not supported'),
+    (
+      dict(
+        quantization_type=QuantizationType.AQT,
+        weight_params=WeightQuantizationParams(block_size=2),
+      ),
+      'block_size is 2, which is not supported; expected 0',
+    ),
     (dict(weight_params=WeightQuantizationParams(precision=16)), 'precision'),
     (
       dict(weight_params=WeightQuantizationParams(precision=4)),
@@ -170,7 +179,7 @@ def test_packing_keeps_values(dtype):
     ),
     (
       dict(weight_params=WeightQuantizationParams(dtype=jnp.int4)),
-      "dtype is 'int4', which is not supported; expected 'int8'",
+      "dtype is 'int4', which is not supported; expected 'int8' or 'uint8'",
     ),
   ],
 )
@@ -180,6 +189,80 @@ def test_settings_that_are_not_supported_are_refused(settings, message):
   ).Instantiate()
   with pytest.raises(errors.UserError, match=message):
     layer.init(jax.random.key(0), jnp.ones([2, 4]))
+
+
+def test_kinds_of_layers_have_different_bits():
+  kinds = TransformerLayer
+  config = layers.TransformerLm.config(
+    vocab_size=24,
+    model_dims=16,
+    stacked_transformer_tpl=_stack(False),
+    ngrammer_tpl=layers.Ngrammer.config(),
+  )
+  quantize.set_transformer_mixed_precision_quantization(
+    config,
+    num_bits={
+      kinds.LINEAR: 4,
+      kinds.LINEAR_ACT: 8,
+      kinds.EMBEDDING_SOFTMAX: 8,
+      kinds.EMBEDDING_NGRAMMER: 8,
+    },
+    sub_channel_blocksize={kinds.LINEAR: 8},
+    dtype={kinds.LINEAR: jnp.int4},
+    transposed_embedding_softmax=True,
+  )
+  tpl = config.stacked_transformer_tpl.transformer_layer_params_tpl
+  linear = tpl.tr_fflayer_tpl.fflayer_tpl.linear_tpl.quantization
+  assert (linear.weight_params.precision, linear.act_params.precision) == (4, 8)
+  assert linear.weight_params.block_size == 8
+  assert not linear.weight_params.is_packed
+  assert tpl.tr_atten_tpl.proj_tpl.cls is layers.AttentionProjection
+  quantized = layers.quantization
+  assert config.softmax_tpl.cls is quantized.NClassMajorSharedEmbeddingSoftmax
+  assert config.softmax_tpl.quantization.weight_params.block_size == 0
+  assert config.ngrammer_tpl.cls is quantized.Ngrammer
+
+
+def test_blocks_have_smaller_errors_and_stacked_weights_are_in_blocks():
+  config = _stack(True)
+  variables = _trained(config)
+  outputs = _run(config, variables)
+  errors_of = []
+  for size in (0, 8):
+    tpl = config.clone()
+    quantize.set_transformer_quantization(tpl, num_bits=4, block_size=size)
+    converted = quantize.quantize_variables(
+      tpl, variables, _X, jnp.zeros([2, 5])
+    )
+    errors_of.append(np.abs(_run(tpl, converted) - outputs).mean())
+  assert 0 < errors_of[1] < 0.9 * errors_of[0]
+
+
+def test_convolutions_are_quantized():
+  class Unet(layers.Conv2D):
+    conv_tpl: Config = sub_config_field(layers.Conv2D)
+
+  config = Unet.config(
+    conv_tpl=layers.Conv2D.config(filter_shape=[3, 3, 4, 8], bias=True)
+  )
+  quantize.set_diffusion_quantization(config, Unet, weight_quant_only=False)
+  x = jax.random.normal(jax.random.key(3), [2, 6, 6, 4])
+  conv = layers.Conv2D.config(filter_shape=[3, 3, 4, 8], bias=True)
+  variables = base_layer.unbox(conv.Instantiate().init(jax.random.key(0), x))
+  converted = quantize.quantize_variables(config.conv_tpl, variables, x)
+  assert converted['params']['w'].dtype == jnp.int8
+  outputs = conv.Instantiate().apply(variables, x)
+  found = config.conv_tpl.Instantiate().apply(converted, x)
+  assert 0 < np.abs(found - outputs).mean() < 0.02 * np.abs(outputs).mean()
+  config.conv_tpl.quantization.quantization_type = QuantizationType.FQ
+  config.conv_tpl.quantization.mode = QuantizationMode.TRAINING
+  with pytest.raises(errors.UserError, match="type 'fq'; expected 'ptq'"):
+    config.conv_tpl.Instantiate().init(jax.random.key(0), x)
+
+
+def test_unknown_settings_are_named():
+  with pytest.raises(errors.UserError, match='did you mean: block_size'):
+    quantize.set_transformer_quantization(_stack(False), block_sizes=2)
 
 
 def test_layers_that_cannot_be_quantized_are_named():
