@@ -41,8 +41,8 @@ _SUFFIX = '_test.py'
 _ROW = '| {} | {} | {} | {} | {} |'
 
 # What the process of a file runs; its arguments are the file, and a checkout to
-# mount, if any. Tests in a folder `tests` import helpers from it, which Pax does
-# not install.
+# mount, if any. Tests in a folder `tests` import helpers from it, a folder that
+# Pax does not install.
 _RUN = """
 import importlib.util, pathlib, runpy, sys, types
 from adaptors import lingvo_runtime, pax_names
