@@ -110,13 +110,8 @@ _REASONS = {
     paxml.base_experiment.BaseExperiment.partitioner
     paxml.base_experiment.BaseExperiment.train_programs
     """,
-  'metrics are of whole batches; define `store` and `finalize`': """
-    paxml.base_metrics.BaseMetrics.aggregate
+  'the trainer writes what `finalize` returns': """
     paxml.base_metrics.BaseMetrics.summarize
-    paxml.base_metrics.MeanMetrics.aggregate
-    paxml.base_metrics.MaxMetrics.aggregate
-    paxml.base_metrics.HistogramMetrics.aggregate
-    paxml.base_metrics.CompositeMetrics.aggregate
     """,
   'pmap is not supported; use `DpSgdStochasticGradient`': """
     paxml.sgf.PercoreClippedDpSgdGradient

@@ -149,7 +149,11 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.checkpoint_types': (f'{_OWN}.checkpoint_paths',),
   'paxml.checkpoints': (f'{_OWN}.checkpoints',),
   'paxml.main': ('pax_compat.main',),
-  'paxml.metric_utils': ('pax_compat.base_metrics',),
+  'paxml.metric_utils': (
+    f'{_OWN}.metric_utils',
+    'pax_compat.base_metrics',
+    'pax_compat.py_utils.pytypes',
+  ),
   'paxml.seqio_input': ('adaptors.seqio_input',),
   'paxml.sgf': ('pax_compat.learners.sgf',),
   'paxml.tasks_lib': (
