@@ -40,8 +40,9 @@ automl automl_interfaces base_executor base_experiment base_inference_runner
 base_metrics base_task checkpoint_creators checkpoint_managers
 checkpoint_metadata checkpoint_paths checkpoint_types checkpoint_version
 checkpoints contrib decode_programs eval_lib executors experiment_registry
-experiment_utils experimental ghostnorm host_callback io_utils learners main
-metric_utils parameterized_experiment partitioning profiling programs
+experiment_utils experimental experimental.baseline_experiment
+experimental.nested_map_config_helper ghostnorm host_callback io_utils learners
+main metric_utils parameterized_experiment partitioning profiling programs
 seqio_input setup_jax sgf summary_utils tasks tasks.lm tasks.lm.input_generator
 tasks.lm.model_params tasks.lm.params tasks.test tasks.vision
 tasks.vision.input_generator tasks.vision.params tasks_lib test_helper
@@ -148,6 +149,10 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.checkpoint_paths': (f'{_OWN}.checkpoint_paths',),
   'paxml.checkpoint_types': (f'{_OWN}.checkpoint_paths',),
   'paxml.checkpoints': (f'{_OWN}.checkpoints',),
+  'paxml.experimental.baseline_experiment': (f'{_OWN}.baseline_experiment',),
+  'paxml.experimental.nested_map_config_helper': (
+    f'{_OWN}.baseline_experiment',
+  ),
   'paxml.main': ('pax_compat.main',),
   'paxml.metric_utils': (
     f'{_OWN}.metric_utils',
@@ -308,10 +313,6 @@ _CHECKPOINTS = (
 )
 _SUMMARIES = 'use add_summary of a layer; the trainer writes summaries'
 _STRINGS = 'strings of a batch stay beside its arrays without it'
-_CONFIG_CLASS = (
-  'register a class with task(), datasets() and decode_datasets(), and change'
-  ' its config with --set'
-)
 _CHECK = 'use pax_compat.main with --check, and config.txt of a run'
 _CUDNN = 'attention uses cuDNN without it where that can; see docs/gpu.md'
 
@@ -329,13 +330,11 @@ INSTEAD: dict[str, str] = {
   'paxml.decode_programs': 'use pax_compat.main with --mode=decode',
   'paxml.eval_lib': 'use pax_compat.main with --mode=eval',
   'paxml.executors': 'use pax_compat.trainer',
-  'paxml.experimental': _CONFIG_CLASS,
   'paxml.ghostnorm': (
     'use learners.sgf.DpSgdStochasticGradient; layers have no ghost norms'
   ),
   'paxml.host_callback': _STRINGS,
   'paxml.io_utils': 'outputs are JSON lines, in eval_out and decode_out',
-  'paxml.parameterized_experiment': _CONFIG_CLASS,
   'paxml.partitioning': 'use the mesh fields of the model',
   'paxml.profiling': 'use the fields profiler_* of task.train',
   'paxml.programs': 'use pax_compat.trainer',
