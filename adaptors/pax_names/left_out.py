@@ -91,17 +91,9 @@ _REASONS = {
     praxis.schedules.ContinuousSchedule.exp
     paxml.base_metrics.CompositeMetrics.metrics_calcs
     """,
-  'a step is computed by `Learner.update`; a subclass that defines it is'
-  ' refused': """
-    paxml.learners.Learner.apply_gradient paxml.learners.Learner.get_grad_tx
-    paxml.learners.Learner.plot_learning_rate
-    paxml.learners.Learner.scale_gradients
-    paxml.learners.Learner.summarize_norms paxml.learners.Learner.update_states
-    paxml.learners.MultiOptimizerLearner.get_grad_tx
+  'the optimizer of each weight is in `state.optimizer`, by name': """
     paxml.learners.MultiOptimizerLearner.get_masks
-    paxml.learners.MultiOptimizerLearner.plot_learning_rate
     paxml.learners.MultiOptimizerLearner.scale_gradients_by_optimizer
-    paxml.learners.MultiOptimizerLearner.update_states
     """,
   'programs are fixed; an experiment that defines it is refused': """
     paxml.base_experiment.BaseExperiment.decode_programs
