@@ -27,7 +27,8 @@ LOAD_ALL = loading_rules.LOAD_ALL
 class SingleTask(Settings):
   """A model with settings of training, evaluation and decoding.
 
-  `SingleTask.Train` and `tasks_lib.Train` are the same class, and so on.
+  `SingleTask.Train`, `SingleTask.TrainHParams` and `tasks_lib.Train` are the
+  same class, and so on.
 
   >>> from pax_compat import layers, optimizers, tasks_lib
   >>> task = tasks_lib.SingleTask.config(model=layers.LanguageModel.config())
@@ -69,6 +70,12 @@ class SingleTask(Settings):
   Infer = Infer
   InferWriter = InferWriter
   VariationalNoise = VariationalNoise
+  TrainHParams = Train
+  DecodeHParams = Decode
+  EvaluateHParams = Evaluate
+  InferHParams = Infer
+  InferWriterHParams = InferWriter
+  VariationalNoiseHParams = VariationalNoise
 
   name: str = 'task'
   model: Config = REQUIRED
@@ -113,6 +120,21 @@ class SingleTask(Settings):
     if isinstance(learner, learners.Learner):
       return (learner,)
     return (learner.Instantiate(),)
+
+  @property
+  def has_ema_decay(self) -> bool:
+    """Whether the learner keeps a moving average of the weights."""
+    return self.learners[0].has_ema
+
+  @functools.cached_property
+  def loss_aggregator_inst(self) -> base_metrics.LossAggregator:
+    """The aggregator that computes the loss from metrics."""
+    return self.create_loss_aggregator()
+
+  @functools.cached_property
+  def metrics_aggregator(self) -> base_metrics.BaseMetrics:
+    """An aggregator of metrics over batches, one for this task."""
+    return self.create_metrics()
 
   def _check_loss(self):
     learner = self.train.learner

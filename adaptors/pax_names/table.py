@@ -142,7 +142,7 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.base_executor': (f'{_OWN}.programs',),
   'paxml.decode_programs': (f'{_OWN}.programs',),
   'paxml.executors': (f'{_OWN}.programs',),
-  'paxml.partitioning': (f'{_OWN}.programs',),
+  'paxml.partitioning': (f'{_OWN}.programs', f'{_OWN}.state_shapes'),
   'paxml.programs': (f'{_OWN}.programs',),
   'paxml.automl_interfaces': ('pax_compat.tuning.automl',),
   'paxml.base_task': ('pax_compat.tasks_lib',),

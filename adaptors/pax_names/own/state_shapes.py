@@ -14,6 +14,7 @@ __all__ = [
   'create_state_padded_shapes',
   'create_state_partition_specs',
   'create_state_unpadded_shapes',
+  'filter_nestedmap',
 ]
 
 
@@ -84,6 +85,25 @@ def create_state_partition_specs(
     state = _state_of(_one(learners), var_weight_hparams, sharded)
     states = [jax.tree.map(lambda x: x.sharding.spec, state)]
   return TrainState(PartitionSpec(), specs, states)
+
+
+def filter_nestedmap(full_specs: Any, partial_specs: Any) -> Any:
+  """Returns the entries of nested dicts and lists that another tree has.
+
+  Args:
+    full_specs: nested dicts and lists; whatever else is a leaf.
+    partial_specs: the tree that selects from it.
+  """
+  if isinstance(full_specs, dict):
+    chosen = {
+      key: filter_nestedmap(full_specs[key], partial_specs[key])
+      for key in partial_specs
+    }
+    return type(full_specs)(chosen)
+  if isinstance(full_specs, list):
+    pairs = zip(full_specs, partial_specs, strict=True)
+    return [filter_nestedmap(*pair) for pair in pairs]
+  return full_specs
 
 
 def _shape(meta: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:

@@ -19,6 +19,7 @@ import numpy as np
 from adaptors.pax_names.own import replicas, train_states
 from adaptors.pax_names.own.train_states import TrainState
 from pax_compat import base_layer, errors, learners, tasks_lib
+from pax_compat.layer_core import summaries
 from pax_compat.learners import sgf
 from pax_compat.nested_map import NestedMap
 from pax_compat.tasks.early_stopping import EarlyStoppingFn, RunningMode
@@ -68,7 +69,8 @@ class StepFnOutput:
     loss: [], the mean loss of the batch; None after decoding.
     weighted_scalars: metrics, {name: (value, weight)}.
     per_example_out: outputs [B, ...].
-    summary_tensors: summaries by name.
+    summary_tensors: summaries by name, which ends with the type after
+      `install(pax_summary_keys=True)`. Repeated layers stack theirs.
     clu_metrics: clu metrics by name.
   """
 
@@ -302,11 +304,11 @@ def _loss_fn(task, context, fprop_dtype, metas, apply_fn) -> Callable[..., Any]:
     weight = weighted[aggregator.loss_name][1]
     if replicas.are_several():
       loss = replicas.share(loss, weight, aggregator)
-    weighted, clu, per_example, summaries = replicas.merged(
+    weighted, clu, per_example, found = replicas.merged(
       weighted,
       clu,
       _cast(per_example, jnp.float32, jnp.bfloat16),
-      step_outputs.split_summaries(
+      _split_summaries(
         updated.get(base_layer.SUMMARIES, {}), context.summary_verbosity
       ),
     )
@@ -314,13 +316,27 @@ def _loss_fn(task, context, fprop_dtype, metas, apply_fn) -> Callable[..., Any]:
       loss=weighted[aggregator.loss_name][0],
       weighted_scalars=NestedMap(weighted),
       per_example_out=per_example,
-      summary_tensors=NestedMap(summaries),
+      summary_tensors=NestedMap(found),
       clu_metrics=clu,
     )
     updated = {k: v for k, v in updated.items() if k in mdl_vars}
     return loss, sgf.GradAuxInfo((outputs, updated), weight)
 
   return loss_fn
+
+
+def _split_summaries(collection: Any, verbosity: int) -> tuple[dict, dict]:
+  """Returns the summaries that are scalars, and others, by key."""
+  scalars, others = {}, {}
+  found = learners.by_path(collection, is_leaf=summaries.is_summary)
+  for key, summary in found.items():
+    if summary.verbosity > verbosity:
+      continue
+    if summary.summary_type is base_layer.SummaryType.SCALAR:
+      scalars[key] = jnp.asarray(summary.value, jnp.float32)
+    else:
+      others[key] = summary
+  return scalars, others
 
 
 def _cast(tree: Any, dtype: Any, only: Any = jnp.float32) -> Any:
@@ -442,8 +458,13 @@ def train_step_single_learner(
     base_layer.PARAMS: params,
   }
   opt_state = learner.next_averages(states.opt_states[0], opt_state, mdl_vars)
-  summaries = NestedMap({**outputs.summary_tensors, **metrics, **norms})
-  outputs = outputs.replace(summary_tensors=summaries)
+  learned = {
+    summaries.key_of(name, base_layer.SummaryType.SCALAR): value
+    for name, value in {**metrics, **norms}.items()
+  }
+  outputs = outputs.replace(
+    summary_tensors=NestedMap({**outputs.summary_tensors, **learned})
+  )
   return states.new_state(mdl_vars, [opt_state]), outputs
 
 

@@ -6,6 +6,7 @@ from jax.sharding import PartitionSpec
 
 from adaptors.pax_names.own import state_shapes
 from pax_compat import base_layer, errors, learners, optimizers
+from pax_compat.nested_map import NestedMap
 
 _METAS = {
   'params': {
@@ -55,3 +56,11 @@ def test_specs():
 def test_a_state_with_that_of_a_learner_needs_one():
   with pytest.raises(errors.UserError, match='discard_opt_states=True'):
     state_shapes.create_state_unpadded_shapes(_METAS, False, None)
+
+
+def test_a_tree_selects_from_another():
+  spec = PartitionSpec(None)
+  full = {'a': 1, 'b': NestedMap(c=2, d=[3, NestedMap(e=spec, f=7)])}
+  found = state_shapes.filter_nestedmap(full, {'b': {'d': [0, {'e': 0}]}})
+  assert found == {'b': NestedMap(d=[3, NestedMap(e=spec)])}
+  assert isinstance(found['b'], NestedMap)
