@@ -142,7 +142,10 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.base_executor': (f'{_OWN}.programs',),
   'paxml.decode_programs': (f'{_OWN}.programs',),
   'paxml.executors': (f'{_OWN}.programs',),
-  'paxml.partitioning': (f'{_OWN}.programs', f'{_OWN}.state_shapes'),
+  'paxml.partitioning': (
+    f'{_OWN}.programs',
+    'pax_compat.tasks.state_shapes',
+  ),
   'paxml.programs': (f'{_OWN}.programs',),
   'paxml.automl_interfaces': ('pax_compat.tuning.automl',),
   'paxml.base_task': ('pax_compat.tasks_lib',),
@@ -160,13 +163,16 @@ MODULES: dict[str, tuple[str, ...]] = {
     'pax_compat.py_utils.pytypes',
   ),
   'paxml.seqio_input': ('adaptors.seqio_input',),
+  'paxml.parameterized_experiment': (
+    'pax_compat.experiments.parameterized_experiment',
+  ),
   'paxml.sgf': ('pax_compat.learners.sgf',),
   'paxml.tasks_lib': (
     'pax_compat.base_inference_runner',
-    f'{_OWN}.state_shapes',
-    f'{_OWN}.train_states',
+    'pax_compat.tasks.state_shapes',
+    'pax_compat.tasks.train_states',
   ),
-  'paxml.train_states': (f'{_OWN}.train_states',),
+  'paxml.train_states': ('pax_compat.tasks.train_states',),
   'paxml.trainer_lib': (f'{_OWN}.trainer_lib',),
 }
 

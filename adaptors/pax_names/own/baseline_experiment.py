@@ -18,8 +18,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from pax_compat import parameterized_experiment
 from pax_compat.config import Config, InvalidConfigError
+from pax_compat.experiments import parameterized_experiment
 from pax_compat.nested_map import NestedMap
 
 __all__ = ['BaselineExperiment', 'lower', 'make_nested_map']

@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptors.pax_names.own import replicas, train_states
-from adaptors.pax_names.own.train_states import TrainState
+from adaptors.pax_names.own import replicas
 from pax_compat import base_layer, errors, learners, tasks_lib
 from pax_compat.layer_core import summaries
 from pax_compat.learners import sgf
 from pax_compat.nested_map import NestedMap
+from pax_compat.tasks import train_states
 from pax_compat.tasks.early_stopping import EarlyStoppingFn, RunningMode
+from pax_compat.tasks.train_states import TrainState
 from pax_compat.trainer import (
   step_outputs,
   updates_after,

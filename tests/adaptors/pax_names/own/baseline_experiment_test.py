@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from adaptors.pax_names.own import baseline_experiment
-from pax_compat import parameterized_experiment, tasks_lib
+from pax_compat import tasks_lib
 from pax_compat.config import Config, InvalidConfigError
+from pax_compat.experiments import parameterized_experiment
 
 
 @dataclasses.dataclass

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from adaptors.pax_names.own import train_states, trainer_lib
+from adaptors.pax_names.own import trainer_lib
 from pax_compat import errors, tasks_lib
 from pax_compat.layer_core import summaries
+from pax_compat.tasks import train_states
 from tests.pax_compat.trainer import lines
 
 

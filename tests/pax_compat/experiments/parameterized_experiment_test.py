@@ -4,9 +4,9 @@ import doctest
 
 import pytest
 
-from pax_compat import base_input, parameterized_experiment, tasks_lib
+from pax_compat import base_input, tasks_lib
 from pax_compat.config import Config, InvalidConfigError
-from pax_compat.experiments import resolved
+from pax_compat.experiments import parameterized_experiment, resolved
 
 TRAIN = base_input.BaseInput.config(name='train', is_training=True)
 DEV = base_input.BaseInput.config(name='dev')

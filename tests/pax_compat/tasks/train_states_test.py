@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from adaptors.pax_names.own import train_states
 from pax_compat import errors, learners, optimizers
 from pax_compat.base_layer import WeightHParams
+from pax_compat.tasks import train_states
 from tests.pax_compat.trainer import lines
 
 

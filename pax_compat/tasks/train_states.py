@@ -8,7 +8,7 @@ from typing import Any
 import flax.struct
 import jax
 
-from pax_compat import base_layer, errors, learners, tasks_lib
+from pax_compat import base_layer, errors, learners
 
 __all__ = [
   'TensorProvenance',
@@ -48,8 +48,8 @@ class TrainState(flax.struct.PyTreeNode):
     return TrainState(self.step, self.mdl_vars, [])
 
 
-def has_ema(task: tasks_lib.SingleTask) -> bool:
-  """Whether a task keeps a moving average of the weights."""
+def has_ema(task: Any) -> bool:
+  """Whether a `SingleTask` keeps a moving average of the weights."""
   return task.has_ema_decay
 
 
