@@ -8,6 +8,7 @@ those of the batches of all devices.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,7 +106,6 @@ class _Parts:
   """A task, and what its steps need to know of its variables.
 
   Attributes:
-    learner: the learner.
     metas: metadata of each weight, by path.
     boxed: the shapes of the kept variables, with their metadata.
     var_weight_hparams: metadata of the kept variables.
@@ -121,18 +121,24 @@ class _Parts:
       boxed = jax.eval_shape(
         lambda b: task.model.init_boxed(_rngs(jax.random.key(0)), b), shapes
       )
-    self.learner = task.learners[0]
+    self._task = task
     self.boxed = shapes_of_state.kept_collections(boxed)
     self.metas = shapes_of_state.metas(self.boxed)
     self.var_weight_hparams = base_layer.unbox_meta(dict(self.boxed))
-    for found, what in (
-      (boxed.get(base_layer.ROW_PROBES), 'embeddings have sparse_gradients'),
-      (self.learner.losses_of(self.metas), 'the learner has several losses'),
-    ):
-      if found:
-        raise errors.UserError(
-          f'{what}, which trainer_lib does not support; {_INSTEAD}'
-        )
+    _refuse(
+      boxed.get(base_layer.ROW_PROBES), 'embeddings have sparse_gradients'
+    )
+
+  @functools.cached_property
+  def learner(self) -> learners.Learner:
+    """The learner.
+
+    Raises:
+      UserError: it has several losses.
+    """
+    found = self._task.learners[0]
+    _refuse(found.losses_of(self.metas), 'the learner has several losses')
+    return found
 
   def state(self, mdl_vars: Any, discard_opt_states: bool) -> TrainState:
     """Returns the first state with these variables."""
@@ -146,6 +152,13 @@ class _Parts:
         )
       ]
     return TrainState(jnp.zeros([], jnp.uint32), mdl_vars, opt_states)
+
+
+def _refuse(found: Any, what: str):
+  if found:
+    raise errors.UserError(
+      f'{what}, which trainer_lib does not support; {_INSTEAD}'
+    )
 
 
 def _rngs(key: jax.Array) -> dict[str, jax.Array]:
@@ -220,15 +233,9 @@ def create_train_state_metadata(
   shapes = jax.eval_shape(
     lambda v: parts.state(v, discard_opt_states), base_layer.unbox(parts.boxed)
   )
-  specs, model = None, jax_task.model
-  if model.mesh_shape is not None:
-    mesh = jax.sharding.AbstractMesh(
-      tuple(model.mesh_shape), tuple(model.mesh_axis_names)
-    )
-    sharded = shapes_of_state.abstract_state(parts.learner, mesh, parts.boxed)
-    found = jax.tree.map(lambda s: s.sharding.spec, sharded)
-    opt_states = [] if discard_opt_states else [found.opt_state]
-    specs = TrainState(found.step, found.mdl_vars, opt_states)
+  specs = jax_task.create_train_state_partition_specs(
+    parts.var_weight_hparams, discard_opt_states
+  )
   return TrainStateMetadata(
     input_shape_dtype=train_shape_dtype,
     var_weight_hparams=parts.var_weight_hparams,
