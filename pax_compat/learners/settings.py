@@ -11,7 +11,7 @@ from pax_compat.learners import variable_names
 from pax_compat.learners.gradients.stochastic import BaseStochasticGradient
 
 NONFINITE_CHOICES = ('skip', 'zero')
-# Methods of Pax's learners that have no counterpart here.
+# Methods that the trainer does not call; see `step_methods`.
 _NEVER_CALLED = (
   'apply_gradient',
   'get_grad_tx',

@@ -33,7 +33,7 @@ __all__ = [
   'update_float_dict',
 ]
 
-compute_metric_values = clu_metrics.compute
+compute_metric_values = clu_metrics.named_values
 
 
 def merge_clu_metrics(

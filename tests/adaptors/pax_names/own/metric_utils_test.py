@@ -63,3 +63,17 @@ def test_clu_metrics_are_merged_and_computed():
     found = metric_utils.merge_clu_metrics(found, batch)
   computed = metric_utils.compute_metric_values(found)
   assert metric_utils.as_float_dict(computed) == {'mean': 3.0}
+
+
+def test_values_of_any_kind_are_named():
+  class Texts(clu.Metric):
+    """Its values are not those of clu."""
+
+    def compute_value(self):
+      return {'one': 'a', 'several': ['b', ['c']]}
+
+  assert metric_utils.compute_metric_values({'texts': Texts()}) == {
+    'texts/one': 'a',
+    'texts/several_0': 'b',
+    'texts/several_1': ['c'],
+  }
