@@ -269,8 +269,9 @@ class CompositeMetrics(BaseMetrics):
     return {k: v for one in merged for k, v in one.items()}
 
   def store(self, batch_metrics: WeightedScalars, reshard: bool = False):
+    del reshard
     for child in self._children:
-      child.store(batch_metrics, reshard)
+      child.store(batch_metrics)
 
   def finalize(self) -> dict[str, tuple[Any, float]]:
     return {

@@ -153,7 +153,8 @@ class Learner(step_methods.StepMethods, LearnerSettings):
     return {path for path, name in names.items() if not self.excludes(name)}
 
   def _optimized_paths(self, weight_metas: WeightMetas) -> set[str]:
-    return self.trained_paths(weight_metas) - step_lib.overwritten(weight_metas)
+    trained = self.trained_paths(weight_metas)
+    return trained - step_lib.overwritten_paths(weight_metas)
 
   def check_names(self, names: Collection[str]):
     """Raises a UserError where an expression matches the name of no weight.
@@ -279,9 +280,8 @@ class Learner(step_methods.StepMethods, LearnerSettings):
       zero without `with_norms`.
     """
     weights = by_path(params)
-    overwritten = self.trained_paths(weight_metas) & step_lib.overwritten(
-      weight_metas
-    )
+    trained = pick(by_path(gradients), self.trained_paths(weight_metas))
+    overwritten = step_lib.overwritten(trained, weights, weight_metas)
     step = self.step_of(
       gradients,
       state,
@@ -304,7 +304,7 @@ class Learner(step_methods.StepMethods, LearnerSettings):
       )
       own = step_lib.update_norm(step, updates)
       new_weights = optax.apply_updates(pick(weights, updates), updates)
-      new_weights |= pick(by_path(gradients), overwritten)
+      new_weights |= overwritten
       new_state = LearnerState(optimizer, average, tracked, state.schedules)
       return replace_leaves(params, new_weights), new_state, own
 

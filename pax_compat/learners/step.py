@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from pax_compat import base_layer, optimizers
+from pax_compat.base_layer import var_overwrite_with_gradient
 from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.learners import param_groups
 from pax_compat.learners.branches import select
@@ -80,11 +81,17 @@ class StepScale(NamedTuple):
   norms: NormStatistics | None
 
 
-def overwritten(metas: WeightMetas) -> set[str]:
+def overwritten_paths(metas: WeightMetas) -> set[str]:
   """Returns the paths of weights that a step replaces by their gradients."""
-  return {
-    p for p, m in metas.items() if base_layer.var_overwrite_with_gradient(m)
-  }
+  return {p for p, m in metas.items() if var_overwrite_with_gradient(m)}
+
+
+def overwritten(
+  gradients: Arrays, weights: Arrays, metas: WeightMetas
+) -> Arrays:
+  """Returns the new values of these weights, those of `gradients`, by path."""
+  new = pick(gradients, overwritten_paths(metas))
+  return {path: x.astype(weights[path].dtype) for path, x in new.items()}
 
 
 def gradient_scale(

@@ -132,8 +132,9 @@ class StepMethods:
       new = branches.select(scale.is_valid, new, states)
     metrics = step_lib.optimizer_metrics(step, states.optimizer)
     _summarize(scale.metrics | metrics | step_lib.update_norm(step, moves))
-    paths = self.trained_paths(step.metas) & step_lib.overwritten(step.metas)
-    moves |= pick(by_path(_weights(grads)), paths)
+    weights, paths = by_path(_weights(old_vars)), self.trained_paths(step.metas)
+    trained = pick(by_path(_weights(grads)), paths)
+    moves |= step_lib.overwritten(trained, weights, step.metas)
     return _updates_of(old_vars, moves), new
 
   def apply_gradient(

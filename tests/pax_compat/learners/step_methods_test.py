@@ -204,10 +204,11 @@ def test_two_optimizers_of_a_weight():
 def test_weights_that_are_overwritten_with_their_gradients():
   group = base_layer.WeightHParamsCollection.OVERWRITE_WITH_GRADIENT
   metas = {
-    'scale': WeightHParams([1], collections=[group]),
+    'scale': WeightHParams([1], collections=[group], dtype=jnp.bfloat16),
     'w': WeightHParams([3]),
   }
-  learner, weights = _learner(), {'scale': jnp.ones([1]), 'w': jnp.ones([3])}
+  learner, weights = _learner(), {'w': jnp.ones([3])}
+  weights['scale'] = jnp.ones([1], jnp.bfloat16)
   gradients = {'scale': jnp.array([7.0]), 'w': jnp.array([0.0, 3.0, 4.0])}
   state = learner.get_grad_tx(metas).init(weights)
   assert set(state.average.ema) == {'w'}
@@ -217,6 +218,6 @@ def test_weights_that_are_overwritten_with_their_gradients():
   with base_layer.JaxContext.new_context():
     updates, _ = learner.update_states(gradients, state, weights, metas)
     again = learner.apply_gradient(weights, updates, metas)
-  assert new['scale'] == 7
+  assert new['scale'] == 7 and new['scale'].dtype == jnp.bfloat16
   assert metrics['learning/raw_grad_norm'] == 5
   _close(again, new)

@@ -1,5 +1,7 @@
 """Tests of the step functions; tests/pax/loops_test.py holds their numbers."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -93,13 +95,17 @@ def test_summaries_have_pax_keys_if_asked():
   for ending in ('', '_scalar'):
     summaries.use_pax_keys(bool(ending))
     try:
-      _, outputs = trainer_lib.train_step_single_learner(
-        task, state, jax.random.key(1), batch
+      # Traced only.
+      _, outputs = jax.eval_shape(
+        functools.partial(trainer_lib.train_step_single_learner, task),
+        state,
+        jax.random.key(1),
+        batch,
       )
     finally:
       summaries.use_pax_keys(False)
     found = outputs.summary_tensors
-    np.testing.assert_array_equal(found[f'input{ending}'], batch.x)
+    assert found[f'input{ending}'].shape == batch.x.shape
     assert f'learning/lr{ending}' in found
     assert not [key for key in found if key.startswith('detail')]
 
