@@ -32,6 +32,7 @@ A metric that is not a mean is a `clu.metrics.Metric`;
 `WeightedScalarCluMetric` is the weighted mean as one of them.
 """
 
+import collections
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,9 +46,13 @@ from clu import metrics as clu_metrics
 from pax_compat import config as config_lib
 from pax_compat import errors
 from pax_compat.config import REQUIRED, Config
+from pax_compat.layer_core import constraints
 
 # Metrics of a batch or a dataset: {name: (value, weight)}.
 WeightedScalars = Mapping[str, tuple[Any, Any]]
+
+# The axis of `jax.pmap` whose replicas have a batch each.
+_AXIS = constraints.PMAP_PARALLEL_AXIS_NAME
 
 # Name of a sum of several losses.
 TOTAL_LOSS = 'total_loss'
@@ -56,18 +61,27 @@ TOTAL_LOSS = 'total_loss'
 class BaseMetrics(config_lib.Configurable):
   """Aggregates metrics over batches.
 
-  A subclass defines `store` and `finalize`. A step computes with whole batches,
-  so that there is nothing for Pax's `aggregate`, over devices, to do.
+  A subclass defines `finalize`, and `store` unless it computes with
+  `_metrics`: {name: [(value, weight), ...]}, the stored metrics in their order,
+  without those of weight 0. The trainer computes with whole batches, and does
+  not call `aggregate`; functions within `jax.pmap(axis_name='batch')` may.
+
+  Attributes:
+    name: has no effect.
   """
+
+  name: str = ''
 
   def __init_subclass__(cls, **kwargs):
     super().__init_subclass__(**kwargs)
-    for name in ('aggregate', 'summarize'):
-      if name in vars(cls):
-        raise errors.UserError(
-          f'{cls.__qualname__}.{name} would never be called; expected `store`'
-          ' and `finalize` to aggregate over batches'
-        )
+    if 'summarize' in vars(cls):
+      raise errors.UserError(
+        f'{cls.__qualname__}.summarize would never be called; expected `store`'
+        ' and `finalize` to aggregate over batches'
+      )
+
+  def __post_init__(self):
+    self._metrics = collections.defaultdict(list)
 
   def names(self) -> set[str]:
     """Returns the names of metrics that the model must have; none by default.
@@ -76,14 +90,36 @@ class BaseMetrics(config_lib.Configurable):
     """
     return set()
 
-  def store(self, batch_metrics: WeightedScalars):
+  def aggregate(
+    self, batch_metrics: WeightedScalars, reshard: bool = False
+  ) -> dict[str, tuple[Any, Any]]:
+    """Merges the metrics of replicas within `jax.pmap(axis_name='batch')`.
+
+    Args:
+      batch_metrics: those of this replica; outside of pmap, of all.
+      reshard: has no effect.
+
+    Returns:
+      Those that this object merges; the same in all replicas.
+    """
+    del reshard
+    selected = {k: v for k, v in batch_metrics.items() if self._selects(k)}
+    if not constraints.is_running_under_pmap():
+      return selected
+    return {k: self._over_replicas(*v) for k, v in selected.items()}
+
+  def store(self, batch_metrics: WeightedScalars, reshard: bool = False):
     """Merges the metrics of one batch into the aggregate.
 
     Args:
       batch_metrics: {name: (value, weight)}, where a value may be an array and
         a weight is a number.
+      reshard: has no effect: the metrics are of all devices.
     """
-    raise NotImplementedError(type(self).__name__)
+    del reshard
+    for name, (value, weight) in batch_metrics.items():
+      if float(weight):
+        self._metrics[name].append((value, weight))
 
   def finalize(self) -> dict[str, tuple[Any, float]]:
     """Computes the aggregate, and resets it to empty.
@@ -92,6 +128,15 @@ class BaseMetrics(config_lib.Configurable):
       {name: (value, weight)}, without metrics whose weight is 0.
     """
     raise NotImplementedError(type(self).__name__)
+
+  def _selects(self, name: str) -> bool:
+    """Whether `aggregate` merges a metric."""
+    return not self.names() or name in self.names()
+
+  def _over_replicas(self, value, weight) -> tuple[jax.Array, jax.Array]:
+    """Merges a metric of replicas: by default, as a mean."""
+    total = jax.lax.psum(weight, _AXIS)
+    return jax.lax.psum(value * weight, _AXIS) / (total + 1e-8), total
 
 
 class _SelectedMetrics(BaseMetrics):
@@ -109,7 +154,8 @@ class _SelectedMetrics(BaseMetrics):
   def names(self) -> set[str]:
     return set(self.metric_keys or ())
 
-  def store(self, batch_metrics: WeightedScalars):
+  def store(self, batch_metrics: WeightedScalars, reshard: bool = False):
+    del reshard
     for name, (value, weight) in batch_metrics.items():
       if self.metric_keys is not None and name not in self.metric_keys:
         continue
@@ -147,6 +193,9 @@ class MaxMetrics(_SelectedMetrics):
       return value, weight
     return np.maximum(merged[0], value), merged[1] + weight
 
+  def _over_replicas(self, value, weight):
+    return jax.lax.pmax(value, _AXIS), jax.lax.psum(weight, _AXIS)
+
 
 class HistogramMetrics(BaseMetrics):
   """Statistics of a histogram: how evenly items are spread over classes.
@@ -172,7 +221,11 @@ class HistogramMetrics(BaseMetrics):
   def names(self) -> set[str]:
     return {self.histogram_key}
 
-  def store(self, batch_metrics: WeightedScalars):
+  def _over_replicas(self, value, weight):
+    return jax.lax.psum(value, _AXIS), jax.lax.psum(weight, _AXIS)
+
+  def store(self, batch_metrics: WeightedScalars, reshard: bool = False):
+    del reshard
     counts, weight = batch_metrics.get(self.histogram_key, (0.0, 0.0))
     if float(weight):
       counts = np.atleast_2d(np.asarray(counts, np.float64))
@@ -211,7 +264,12 @@ class CompositeMetrics(BaseMetrics):
   def names(self) -> set[str]:
     return {name for child in self._children for name in child.names()}
 
-  def store(self, batch_metrics: WeightedScalars):
+  def aggregate(self, batch_metrics: WeightedScalars, reshard: bool = False):
+    merged = [m.aggregate(batch_metrics, reshard) for m in self._children]
+    return {k: v for one in merged for k, v in one.items()}
+
+  def store(self, batch_metrics: WeightedScalars, reshard: bool = False):
+    del reshard
     for child in self._children:
       child.store(batch_metrics)
 
@@ -225,9 +283,11 @@ class LossAggregator(config_lib.Configurable):
   """Selects the loss among the model's metrics.
 
   Attributes:
+    name: has no effect.
     loss_key: name of the metric.
   """
 
+  name: str = ''
   loss_key: str | None = None
 
   def aggregate(

@@ -15,6 +15,7 @@ import pathlib
 from collections.abc import Collection, Sequence
 
 from pax_compat import base_experiment, errors
+from pax_compat import config as config_lib
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.experiments import native_options, native_params, source_scan
 
@@ -66,9 +67,14 @@ def get(name: str) -> type[base_experiment.BaseExperiment] | None:
   """Returns a registered class by its name, or by an unambiguous end of it.
 
   None if it is not registered; unlike `find`, this imports nothing.
+
+  Raises:
+    InvalidConfigError: it is the end of several names.
   """
   found = matches(name.removeprefix(_PAX_PREFIX), _experiments)
-  return _experiments[found.pop()] if len(found) == 1 else None
+  if len(found) > 1:
+    raise config_lib.InvalidConfigError(_ambiguous(name, found))
+  return _experiments[found.pop()] if found else None
 
 
 def get_all() -> dict[str, type[base_experiment.BaseExperiment]]:
@@ -107,10 +113,7 @@ def find(
     for module in set(map(native_params.module_of, found)):
       import_module(module)
   if len(found) > 1:
-    raise errors.UserError(
-      f'{name!r} may be any of {", ".join(sorted(found))}; give a longer'
-      ' part of the name'
-    )
+    raise errors.UserError(_ambiguous(name, found))
   if not found:
     return None
   [full] = found
@@ -124,6 +127,13 @@ def names(options: SourceOptions) -> dict[str, str]:
     name: source_scan.first_line(inspect.getdoc(cls))
     for name, cls in _experiments.items()
   }
+
+
+def _ambiguous(name: str, found: Collection[str]) -> str:
+  return (
+    f'{name!r} may be any of {", ".join(sorted(found))}; give a longer part of'
+    ' the name'
+  )
 
 
 def _without_params(name: str) -> str:

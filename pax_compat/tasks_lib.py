@@ -8,7 +8,7 @@ from typing import Any
 from pax_compat import base_metrics, errors, learners
 from pax_compat import config as config_lib
 from pax_compat.config import REQUIRED, Config, instance_field
-from pax_compat.tasks import loading_rules
+from pax_compat.tasks import loading_rules, state_shapes, train_states
 from pax_compat.tasks.early_stopping import EarlyStoppingFn
 from pax_compat.tasks.task_settings import (
   Decode,
@@ -27,7 +27,8 @@ LOAD_ALL = loading_rules.LOAD_ALL
 class SingleTask(Settings):
   """A model with settings of training, evaluation and decoding.
 
-  `SingleTask.Train` and `tasks_lib.Train` are the same class, and so on.
+  `SingleTask.Train`, `SingleTask.TrainHParams` and `tasks_lib.Train` are the
+  same class, and so on.
 
   >>> from pax_compat import layers, optimizers, tasks_lib
   >>> task = tasks_lib.SingleTask.config(model=layers.LanguageModel.config())
@@ -69,6 +70,12 @@ class SingleTask(Settings):
   Infer = Infer
   InferWriter = InferWriter
   VariationalNoise = VariationalNoise
+  TrainHParams = Train
+  DecodeHParams = Decode
+  EvaluateHParams = Evaluate
+  InferHParams = Infer
+  InferWriterHParams = InferWriter
+  VariationalNoiseHParams = VariationalNoise
 
   name: str = 'task'
   model: Config = REQUIRED
@@ -113,6 +120,71 @@ class SingleTask(Settings):
     if isinstance(learner, learners.Learner):
       return (learner,)
     return (learner.Instantiate(),)
+
+  @property
+  def has_ema_decay(self) -> bool:
+    """Whether the learner keeps a moving average of the weights."""
+    return self.learners[0].has_ema
+
+  @functools.cached_property
+  def loss_aggregator_inst(self) -> base_metrics.LossAggregator:
+    """The aggregator that computes the loss from metrics."""
+    return self.create_loss_aggregator()
+
+  @functools.cached_property
+  def metrics_aggregator(self) -> base_metrics.BaseMetrics:
+    """An aggregator of metrics over batches, one for this task."""
+    return self.create_metrics()
+
+  def create_opt_states(self, mdl_vars: Any, var_weight_hparams: Any) -> list:
+    """Returns the first states of the learners.
+
+    Args:
+      mdl_vars: the variables by collection.
+      var_weight_hparams: their metadata, `WeightHParams`.
+    """
+    return self.create_train_state(mdl_vars, var_weight_hparams).opt_states
+
+  def create_train_state(
+    self, mdl_vars: Any, var_weight_hparams: Any, discard_opt_states=False
+  ) -> train_states.TrainState:
+    """Returns the state of training before the first step.
+
+    Args:
+      mdl_vars: the variables by collection.
+      var_weight_hparams: their metadata, `WeightHParams`.
+      discard_opt_states: whether the state has none of the learners.
+    """
+    owners = None if discard_opt_states else self.learners
+    return state_shapes.create_state(
+      mdl_vars, var_weight_hparams, discard_opt_states, owners
+    )
+
+  def create_train_state_unpadded_shapes(
+    self, var_weight_hparams: Any, discard_opt_states: bool = False
+  ) -> train_states.TrainState:
+    """Returns the shapes of `create_train_state`."""
+    owners = None if discard_opt_states else self.learners
+    return state_shapes.create_state_unpadded_shapes(
+      var_weight_hparams, discard_opt_states, owners
+    )
+
+  # Uneven shards need no padding.
+  create_train_state_padded_shapes = create_train_state_unpadded_shapes
+
+  def create_train_state_partition_specs(
+    self, var_weight_hparams: Any, discard_opt_states: bool = False
+  ) -> train_states.TrainState | None:
+    """Returns its `PartitionSpec`s; None if the model has no mesh."""
+    if self.model.mesh_shape is None:
+      return None
+    return state_shapes.create_state_partition_specs(
+      var_weight_hparams,
+      self.model.mesh_shape,
+      self.model.mesh_axis_names,
+      discard_opt_states,
+      None if discard_opt_states else self.learners,
+    )
 
   def _check_loss(self):
     learner = self.train.learner

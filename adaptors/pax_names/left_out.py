@@ -91,17 +91,9 @@ _REASONS = {
     praxis.schedules.ContinuousSchedule.exp
     paxml.base_metrics.CompositeMetrics.metrics_calcs
     """,
-  'a step is computed by `Learner.update`; a subclass that defines it is'
-  ' refused': """
-    paxml.learners.Learner.apply_gradient paxml.learners.Learner.get_grad_tx
-    paxml.learners.Learner.plot_learning_rate
-    paxml.learners.Learner.scale_gradients
-    paxml.learners.Learner.summarize_norms paxml.learners.Learner.update_states
-    paxml.learners.MultiOptimizerLearner.get_grad_tx
+  'the optimizer of each weight is in `state.optimizer`, by name': """
     paxml.learners.MultiOptimizerLearner.get_masks
-    paxml.learners.MultiOptimizerLearner.plot_learning_rate
     paxml.learners.MultiOptimizerLearner.scale_gradients_by_optimizer
-    paxml.learners.MultiOptimizerLearner.update_states
     """,
   'programs are fixed; an experiment that defines it is refused': """
     paxml.base_experiment.BaseExperiment.decode_programs
@@ -110,13 +102,8 @@ _REASONS = {
     paxml.base_experiment.BaseExperiment.partitioner
     paxml.base_experiment.BaseExperiment.train_programs
     """,
-  'metrics are of whole batches; define `store` and `finalize`': """
-    paxml.base_metrics.BaseMetrics.aggregate
+  'the trainer writes what `finalize` returns': """
     paxml.base_metrics.BaseMetrics.summarize
-    paxml.base_metrics.MeanMetrics.aggregate
-    paxml.base_metrics.MaxMetrics.aggregate
-    paxml.base_metrics.HistogramMetrics.aggregate
-    paxml.base_metrics.CompositeMetrics.aggregate
     """,
   'pmap is not supported; use `DpSgdStochasticGradient`': """
     paxml.sgf.PercoreClippedDpSgdGradient

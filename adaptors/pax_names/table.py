@@ -40,8 +40,9 @@ automl automl_interfaces base_executor base_experiment base_inference_runner
 base_metrics base_task checkpoint_creators checkpoint_managers
 checkpoint_metadata checkpoint_paths checkpoint_types checkpoint_version
 checkpoints contrib decode_programs eval_lib executors experiment_registry
-experiment_utils experimental ghostnorm host_callback io_utils learners main
-metric_utils parameterized_experiment partitioning profiling programs
+experiment_utils experimental experimental.baseline_experiment
+experimental.nested_map_config_helper ghostnorm host_callback io_utils learners
+main metric_utils parameterized_experiment partitioning profiling programs
 seqio_input setup_jax sgf summary_utils tasks tasks.lm tasks.lm.input_generator
 tasks.lm.model_params tasks.lm.params tasks.test tasks.vision
 tasks.vision.input_generator tasks.vision.params tasks_lib test_helper
@@ -147,15 +148,29 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.base_executor': (f'{_OWN}.programs',),
   'paxml.decode_programs': (f'{_OWN}.programs',),
   'paxml.executors': (f'{_OWN}.programs',),
-  'paxml.partitioning': (f'{_OWN}.programs',),
+  'paxml.partitioning': (
+    f'{_OWN}.programs',
+    'pax_compat.tasks.state_shapes',
+  ),
   'paxml.programs': (f'{_OWN}.programs',),
   'paxml.automl_interfaces': ('pax_compat.tuning.automl',),
   'paxml.base_task': ('pax_compat.tasks_lib',),
   'paxml.checkpoint_paths': (f'{_OWN}.checkpoint_paths',),
   'paxml.checkpoint_types': (f'{_OWN}.checkpoint_paths',),
   'paxml.checkpoints': (f'{_OWN}.checkpoints',),
+  'paxml.experimental.baseline_experiment': (f'{_OWN}.baseline_experiment',),
+  'paxml.experimental.nested_map_config_helper': (
+    f'{_OWN}.baseline_experiment',
+  ),
   'paxml.main': ('pax_compat.main',),
-  'paxml.metric_utils': ('pax_compat.base_metrics',),
+  'paxml.metric_utils': (
+    f'{_OWN}.metric_utils',
+    'pax_compat.base_metrics',
+    'pax_compat.py_utils.pytypes',
+  ),
+  'paxml.parameterized_experiment': (
+    'pax_compat.experiments.parameterized_experiment',
+  ),
   'paxml.seqio_input': (
     'adaptors.seqio_input',
     'adaptors.seqio_input.pax_methods',
@@ -163,10 +178,10 @@ MODULES: dict[str, tuple[str, ...]] = {
   'paxml.sgf': ('pax_compat.learners.sgf',),
   'paxml.tasks_lib': (
     'pax_compat.base_inference_runner',
-    f'{_OWN}.state_shapes',
-    f'{_OWN}.train_states',
+    'pax_compat.tasks.state_shapes',
+    'pax_compat.tasks.train_states',
   ),
-  'paxml.train_states': (f'{_OWN}.train_states',),
+  'paxml.train_states': ('pax_compat.tasks.train_states',),
   'paxml.trainer_lib': (f'{_OWN}.trainer_lib',),
 }
 
@@ -333,10 +348,6 @@ _SUMMARIES = (
   'use add_summary of a layer, which the trainer writes; a loop of your own'
   ' writes with pax_compat.metrics.metric_writers.MetricWriter'
 )
-_CONFIG_CLASS = (
-  'register a class with task(), datasets() and decode_datasets(), and change'
-  ' its config with --set'
-)
 _CHECK = 'use pax_compat.main with --check, and config.txt of a run'
 _CUDNN = 'attention uses cuDNN without it where that can; see docs/gpu.md'
 
@@ -354,7 +365,6 @@ INSTEAD: dict[str, str] = {
   'paxml.decode_programs': 'use pax_compat.main with --mode=decode',
   'paxml.eval_lib': 'use pax_compat.main with --mode=eval',
   'paxml.executors': 'use pax_compat.trainer',
-  'paxml.experimental': _CONFIG_CLASS,
   'paxml.ghostnorm': (
     'use learners.sgf.DpSgdStochasticGradient; layers have no ghost norms'
   ),
@@ -367,7 +377,6 @@ INSTEAD: dict[str, str] = {
     'use pax_compat.metrics.example_outputs.example_writer, of JSON lines'
   ),
   'paxml.main.get_experiment': 'use paxml.experiment_registry.get',
-  'paxml.parameterized_experiment': _CONFIG_CLASS,
   'paxml.partitioning': 'use the mesh fields of the model',
   'paxml.profiling': 'use the fields profiler_* of task.train',
   'paxml.programs': 'use pax_compat.trainer',

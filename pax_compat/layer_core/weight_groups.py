@@ -18,7 +18,8 @@ class WeightHParamsCollection:
   """Names of groups with a meaning, for `WeightHParams.collections`.
 
   REQUIRES_MEAN_SYNC and REQUIRES_SUM_SYNC mark weights for Pax's pmap. Here a
-  step computes with whole arrays, so that they are synchronous by themselves.
+  step computes with whole arrays, so that they are synchronous by themselves. A
+  step replaces weights of OVERWRITE_WITH_GRADIENT by their gradients.
   """
 
   SKIP_LP_REGULARIZATION = SKIP_LP_REGULARIZATION

@@ -6,7 +6,6 @@ Gradients are measured, clipped and regularized, and given to the optimizer;
 """
 
 import copy
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,13 +17,22 @@ from jax.sharding import NamedSharding, PartitionSpec
 from pax_compat import base_layer, errors, optimizers
 from pax_compat.config import Config
 from pax_compat.layer_core.row_gradients import RowStatistics
-from pax_compat.learners import branches, param_groups, variable_names
+from pax_compat.learners import (
+  branches,
+  param_groups,
+  step_methods,
+  variable_names,
+)
 from pax_compat.learners import step as step_lib
 from pax_compat.learners.gradients import data_sources
 from pax_compat.learners.gradients.gradient_scaling import IS_VALID_STEP
 from pax_compat.learners.gradients.norm_tracking import NormStatistics
 from pax_compat.learners.param_groups import ParamGroup
-from pax_compat.learners.settings import BY_SOURCE, LearnerSettings
+from pax_compat.learners.settings import (
+  BY_SOURCE,
+  LearnerSettings,
+  optimizer_config,
+)
 from pax_compat.learners.state import moving_average
 from pax_compat.learners.state.stacked_layers import StackedTransformation
 from pax_compat.learners.step import Arrays, OptimizerPaths, Step, WeightMetas
@@ -54,7 +62,7 @@ class LearnerState(NamedTuple):
   schedules: dict[str, evaluated.State] | None = None
 
 
-class Learner(LearnerSettings):
+class Learner(step_methods.StepMethods, LearnerSettings):
   """Optimizes one loss.
 
   `bprop_variable_exclusion` and `bprop_variable_inclusion` are regular
@@ -112,7 +120,7 @@ class Learner(LearnerSettings):
     tracker = self.grad_norm_tracker
     self._norm_tracker = tracker and tracker.Instantiate()
     self._schedules = evaluated.schedules_within(
-      *map(_config_of, self._optimizer_configs)
+      *map(optimizer_config, self._optimizer_configs)
     )
     self._source: jax.Array | None = None
 
@@ -143,6 +151,10 @@ class Learner(LearnerSettings):
     """Returns the paths of the trained weights."""
     names = {path: variable_names.full_name(path) for path in weight_metas}
     return {path for path, name in names.items() if not self.excludes(name)}
+
+  def _optimized_paths(self, weight_metas: WeightMetas) -> set[str]:
+    trained = self.trained_paths(weight_metas)
+    return trained - step_lib.overwritten_paths(weight_metas)
 
   def check_names(self, names: Collection[str]):
     """Raises a UserError where an expression matches the name of no weight.
@@ -267,26 +279,17 @@ class Learner(LearnerSettings):
       (`learning/var_norm`, `per_var_norm/...` and `other_norms`), which are
       zero without `with_norms`.
     """
-    trained = self.trained_paths(weight_metas)
     weights = by_path(params)
-    groups = self._groups(weight_metas)
-    step = Step(
-      settings=self,
-      groups=groups,
-      metas=weight_metas,
-      gradients=pick(by_path(gradients), trained),
-      row_statistics=row_statistics or {},
-      loss_weights=self._loss_weights(groups, loss_weight),
-      source_factors=self._source_factors(trained),
-      schedules=state.schedules or {},
+    trained = pick(by_path(gradients), self.trained_paths(weight_metas))
+    overwritten = step_lib.overwritten(trained, weights, weight_metas)
+    step = self.step_of(
+      gradients,
+      state,
+      weight_metas=weight_metas,
+      row_statistics=row_statistics,
+      loss_weight=loss_weight,
     )
-    factors, is_valid, metrics, tracked = step_lib.gradient_scale(
-      step,
-      weights,
-      self._scaled_together(step.groups),
-      self._norm_tracker,
-      state.norms,
-    )
+    factors, is_valid, metrics, tracked = self.scale_of(step, weights, state)
     metrics |= step_lib.optimizer_metrics(step, state.optimizer)
 
     def norms_of_weights():
@@ -301,6 +304,7 @@ class Learner(LearnerSettings):
       )
       own = step_lib.update_norm(step, updates)
       new_weights = optax.apply_updates(pick(weights, updates), updates)
+      new_weights |= overwritten
       new_state = LearnerState(optimizer, average, tracked, state.schedules)
       return replace_leaves(params, new_weights), new_state, own
 
@@ -313,6 +317,38 @@ class Learner(LearnerSettings):
       new = updated()
     new_params, new_state, own = new
     return new_params, new_state, metrics | own, norms
+
+  def step_of(
+    self,
+    gradients: Any,
+    state: LearnerState,
+    *,
+    weight_metas: WeightMetas,
+    row_statistics: Mapping[str, RowStatistics] | None = None,
+    loss_weight: jax.Array | float | Mapping[str, jax.Array] = 1.0,
+  ) -> Step:
+    """Returns the inputs of a step; the arguments are those of `update`."""
+    trained = self._optimized_paths(weight_metas)
+    groups = self._groups(weight_metas)
+    return Step(
+      settings=self,
+      groups=groups,
+      metas=weight_metas,
+      gradients=pick(by_path(gradients), trained),
+      row_statistics=row_statistics or {},
+      loss_weights=self._loss_weights(groups, loss_weight),
+      source_factors=self._source_factors(trained),
+      schedules=state.schedules or {},
+    )
+
+  def scale_of(
+    self, step: Step, weights: Arrays, state: LearnerState
+  ) -> step_lib.StepScale:
+    """Returns how the gradients of a step of weights, by path, are scaled."""
+    together = self._scaled_together(step.groups)
+    return step_lib.gradient_scale(
+      step, weights, together, self._norm_tracker, state.norms
+    )
 
   def of(self, batch: Any) -> 'Learner':
     """Returns the learner that makes the step on a batch.
@@ -350,7 +386,7 @@ class Learner(LearnerSettings):
 
   def check_supports_no_op_steps(self):
     """Raises a UserError if an optimizer does not support no-op steps."""
-    for optimizer in self._optimizers:
+    for optimizer in self.named_optimizers().values():
       optimizer.check_supports_no_op_steps()
 
   def no_op_step(
@@ -492,9 +528,9 @@ class Learner(LearnerSettings):
     built.learning_rate_fn()
     return built
 
-  @property
-  def _optimizers(self) -> list[optimizers.BaseOptimizer]:
-    return [self._primary]
+  def named_optimizers(self) -> dict[str, optimizers.BaseOptimizer]:
+    """Returns the optimizers by name; the name is '' for the only one."""
+    return {'': self._primary}
 
   @property
   def _optimizer_configs(self) -> list[Config]:
@@ -533,7 +569,7 @@ class Learner(LearnerSettings):
     )
     if self.keep_optimizer_state_for_excluded_vars:
       return leaves
-    return pick(leaves, self.trained_paths(weight_metas))
+    return pick(leaves, self._optimized_paths(weight_metas))
 
   def _averaged_variables(self, variables) -> dict[str, Any] | None:
     """Returns the variables of `ema_variables`, nested dicts by collection."""
@@ -561,13 +597,3 @@ class Learner(LearnerSettings):
         f'{self._where(BY_SOURCE)} is given; expected a step of `of(batch)`'
       )
     return data_sources.factors(self._source, self._by_source, paths)
-
-
-def _config_of(optimizer: Any) -> Config:
-  """Returns a config with the fields of an optimizer that is built."""
-  if isinstance(optimizer, Config):
-    return optimizer
-  fields = {
-    f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)
-  }
-  return Config(type(optimizer), **fields)

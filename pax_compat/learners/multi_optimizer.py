@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 
 from pax_compat import errors, optimizers
-from pax_compat.config import Config
+from pax_compat.config import Config, InvalidConfigError
 from pax_compat.learners import variable_names
 from pax_compat.learners.learner import Learner
 from pax_compat.learners.param_groups import ParamGroup
@@ -118,9 +118,10 @@ class MultiOptimizerLearner(Learner):
           ' together; expected apply_separate_scaling=True, or no clipping here'
         )
 
-  @property
-  def _optimizers(self):
-    return [self._primary, *self._auxiliaries]
+  def named_optimizers(self):
+    names = [PRIMARY, *self.auxiliary_names]
+    optimizers_of = [self._primary, *self._auxiliaries]
+    return dict(zip(names, optimizers_of, strict=True))
 
   @property
   def _optimizer_configs(self):
@@ -137,7 +138,7 @@ class MultiOptimizerLearner(Learner):
       for path in found:
         if path in owner:
           first = self.auxiliary_regex[owner[path]]
-          raise errors.UserError(
+          raise InvalidConfigError(
             f'{self._where("auxiliary_regex")}: both {first!r} and'
             f' {pattern.pattern!r} match {variable_names.full_name(path)!r};'
             ' expected one optimizer for each weight'

@@ -1,5 +1,6 @@
 """The fields of a learner, and checks of their combinations."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from pax_compat.learners import variable_names
 from pax_compat.learners.gradients.stochastic import BaseStochasticGradient
 
 NONFINITE_CHOICES = ('skip', 'zero')
-# Methods of Pax's learners that have no counterpart here.
+# Methods that the trainer does not call; see `step_methods`.
 _NEVER_CALLED = (
   'apply_gradient',
   'get_grad_tx',
@@ -219,3 +220,13 @@ class LearnerSettings(config_lib.Configurable):
 
   def _patterns(self, field: str):
     return variable_names.compiled(getattr(self, field), self._where(field))
+
+
+def optimizer_config(optimizer: Any) -> Config:
+  """Returns a config with the fields of an optimizer that is built."""
+  if isinstance(optimizer, Config):
+    return optimizer
+  fields = {
+    f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)
+  }
+  return Config(type(optimizer), **fields)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from pax_compat import base_layer, optimizers
+from pax_compat.base_layer import var_overwrite_with_gradient
 from pax_compat.layer_core.row_gradients import RowStatistics
 from pax_compat.learners import param_groups
 from pax_compat.learners.branches import select
@@ -80,6 +81,19 @@ class StepScale(NamedTuple):
   norms: NormStatistics | None
 
 
+def overwritten_paths(metas: WeightMetas) -> set[str]:
+  """Returns the paths of weights that a step replaces by their gradients."""
+  return {p for p, m in metas.items() if var_overwrite_with_gradient(m)}
+
+
+def overwritten(
+  gradients: Arrays, weights: Arrays, metas: WeightMetas
+) -> Arrays:
+  """Returns the new values of these weights, those of `gradients`, by path."""
+  new = pick(gradients, overwritten_paths(metas))
+  return {path: x.astype(weights[path].dtype) for path, x in new.items()}
+
+
 def gradient_scale(
   step: Step,
   weights: Arrays,
@@ -100,7 +114,7 @@ def gradient_scale(
   settings, squares = step.settings, _squares_of_gradients(step, weights)
   scalings = {
     name: gradient_scaling.scaling(
-      pick(squares, paths), _limits(settings, optimizer)
+      pick(squares, paths), limits_of(settings, optimizer)
     )
     for name, optimizer, paths in scaled_together
   }
@@ -222,7 +236,7 @@ def _regularized_gradients(
 ) -> Arrays:
   """Returns scaled and regularized gradients, as the optimizers get them."""
   terms, gradients = _lp_terms(step, weights), step.gradients
-  limits = _limits(step.settings, step.groups[0].optimizer)
+  limits = limits_of(step.settings, step.groups[0].optimizer)
   if step.settings.regularize_before_clipping:
     gradients = regularization.add_terms(gradients, terms)
   gradients = gradient_norms.scale(gradients, factors, or_zero=limits.may_zero)
@@ -265,7 +279,10 @@ def _stacked_dims(step: Step, paths: Collection[str]) -> dict[str, int]:
   return {path: len(sizes(step.metas[path])) for path in paths}
 
 
-def _limits(settings: LearnerSettings, optimizer: optimizers.BaseOptimizer):
+def limits_of(
+  settings: LearnerSettings, optimizer: optimizers.BaseOptimizer
+) -> gradient_scaling.Limits:
+  """Returns the limits of the gradients that an optimizer's fields scale."""
   return gradient_scaling.Limits(
     norm=optimizer.clip_gradient_norm_to_value,
     single_norm=optimizer.clip_gradient_single_norm_to_value,

@@ -41,13 +41,26 @@ def merge(one: Metrics | None, other: Metrics) -> Metrics:
 
 
 def compute(merged: Metrics) -> dict[str, Any]:
-  """Computes the metrics' values, as clu values by name.
-
-  If `compute_value` returns a dict, its values are named `metric/key`; if it
-  returns a list, `metric/metric_0`, `metric/metric_1`, ...
+  """Computes the metrics' values, as clu values by name; see `named_values`.
 
   Raises:
     UserError: `compute_value` returns anything else than clu values.
+  """
+  named = named_values(merged)
+  for name, value in named.items():
+    if not isinstance(value, values.Value):
+      raise errors.UserError(
+        f'the value of the clu metric {name!r} is {value!r}; expected a clu'
+        ' value, such as clu.values.Scalar'
+      )
+  return named
+
+
+def named_values(merged: Metrics) -> dict[str, Any]:
+  """Computes the metrics' values, by name.
+
+  If `compute_value` returns a dict, its values are named `metric/key`; if it
+  returns a list, `metric/metric_0`, `metric/metric_1`, ...
   """
   named: dict[str, Any] = {}
   for name, metric in merged.items():
@@ -59,12 +72,6 @@ def compute(merged: Metrics) -> dict[str, Any]:
       named |= _numbered(f'{name}/{name}', value)
     else:
       named[name] = value
-  for name, value in named.items():
-    if not isinstance(value, values.Value):
-      raise errors.UserError(
-        f'the value of the clu metric {name!r} is {value!r}; expected a clu'
-        ' value, such as clu.values.Scalar'
-      )
   return named
 
 

@@ -25,6 +25,7 @@ MAXIMIZE, MINIMIZE = 'maximize', 'minimize'
 # Pax's default of `max_num_trials`, which means no limit.
 NO_LIMIT = 1_000_000
 SWEEP_ATTRIBUTE = 'PARAMETER_SWEEP_COMBINATION'
+COMBINED_DECISION_ATTR = SWEEP_ATTRIBUTE
 
 
 class MetricAggregator(enum.Enum):
@@ -98,7 +99,23 @@ class Metric:
     raise _unsupported('Metric.num_params', '--check prints it')
 
 
-class RandomSearch(config_lib.Configurable):
+class BaseAlgorithm(config_lib.Configurable):
+  """Base of the algorithms; a study uses those of this module only."""
+
+
+class BaseReward(config_lib.Configurable):
+  """Base of the rewards; likewise."""
+
+
+class BaseEarlyStoppingPolicy(config_lib.Configurable):
+  """Base of the rules that end trials; likewise."""
+
+
+class CrossStepMetricAggregator(config_lib.Configurable):
+  """Base of what makes one value of those of several steps; likewise."""
+
+
+class RandomSearch(BaseAlgorithm):
   """Random values, `--search=random`.
 
   Attributes:
@@ -108,11 +125,11 @@ class RandomSearch(config_lib.Configurable):
   seed: int | None = None
 
 
-class Sweeping(config_lib.Configurable):
+class Sweeping(BaseAlgorithm):
   """All combinations, `--search=grid`."""
 
 
-class RegularizedEvolution(config_lib.Configurable):
+class RegularizedEvolution(BaseAlgorithm):
   """Mutations of good trials, `--search=evolution`.
 
   Attributes:
@@ -128,7 +145,7 @@ class RegularizedEvolution(config_lib.Configurable):
   seed: int | None = None
 
 
-class SingleObjective(config_lib.Configurable):
+class SingleObjective(BaseReward):
   """The value of a metric.
 
   Attributes:
@@ -142,7 +159,7 @@ class SingleObjective(config_lib.Configurable):
   reward_for_nan: float | None = None
 
 
-class EarlyStoppingByValue(config_lib.Configurable):
+class EarlyStoppingByValue(BaseEarlyStoppingPolicy):
   """Ends trials whose reward is below a limit.
 
   Attributes:
@@ -159,11 +176,11 @@ class EarlyStoppingByValue(config_lib.Configurable):
   maximize: bool = True
 
 
-class LastReportedMetricValues(config_lib.Configurable):
+class LastReportedMetricValues(CrossStepMetricAggregator):
   """The last value of the metric counts, `--tune_value=last`."""
 
 
-class MetricsWithMaxValue(config_lib.Configurable):
+class MetricsWithMaxValue(CrossStepMetricAggregator):
   """The largest value of the metric counts, `--tune_value=best`.
 
   Attributes:
@@ -173,7 +190,7 @@ class MetricsWithMaxValue(config_lib.Configurable):
   metric: Metric | None = None
 
 
-class MetricsWithMinValue(config_lib.Configurable):
+class MetricsWithMinValue(CrossStepMetricAggregator):
   """The smallest value of the metric counts, `--tune_value=best`.
 
   Attributes:
@@ -268,6 +285,90 @@ def hyperparameter_tuning(
   )
 
 
+def neural_architecture_search(
+  metrics: Metric | Sequence[Metric],
+  cost_objective: float | None = None,
+  reward_type: str = 'tunas',
+  exponent: float = -0.07,
+  max_num_trials: int = 10_000,
+  *,
+  reward_for_nan: float | None = None,
+  **fields: Any,
+) -> SearchHParams:
+  """Returns the settings of a search by regularized evolution.
+
+  Args:
+    metrics: the metric to maximize.
+    cost_objective: not supported, since it needs a second metric.
+    reward_type: has no effect without one.
+    exponent: likewise.
+    max_num_trials: the number of trials at most.
+    reward_for_nan: see `SingleObjective`.
+    **fields: of `SearchHParams`.
+
+  Raises:
+    UserError: there are several metrics.
+  """
+  del reward_type, exponent
+  found = [metrics] if isinstance(metrics, Metric) else list(metrics)
+  if len(found) != 1 or cost_objective is not None:
+    raise _unsupported(
+      'neural_architecture_search of several metrics', 'use one Metric'
+    )
+  return SearchHParams(
+    search_algorithm=RegularizedEvolution.config(),
+    search_reward=SingleObjective.config(
+      metric=found[0], reward_for_nan=reward_for_nan
+    ),
+    max_num_trials=max_num_trials,
+    **fields,
+  )
+
+
+class EarlyStoppingError(BaseException):
+  """Raised by code of a trial that is not worth training: the trial fails.
+
+  Attributes:
+    skip: True.
+    skip_reason: the reason, for the trial's output.
+    step: None, as are `reward`, `metrics` and `checkpoint`, which are those of
+      a trial that ends with a value.
+  """
+
+  def __init__(
+    self,
+    skip: bool = True,
+    skip_reason: str | None = None,
+    step: int | None = None,
+    reward: float | None = None,
+    metrics: dict[str, float] | None = None,
+    checkpoint_path: str | None = None,
+  ):
+    """Makes the error.
+
+    Args:
+      skip: whether the trial has no value; only True is supported.
+      skip_reason: the reason.
+      step: not supported, as the other arguments.
+      reward: likewise.
+      metrics: likewise.
+      checkpoint_path: likewise.
+
+    Raises:
+      UserError: an argument is not supported.
+    """
+    given = step, reward, metrics, checkpoint_path
+    if not skip or any(one is not None for one in given):
+      raise _unsupported(
+        'EarlyStoppingError of a trial with a value',
+        'early_stopping_fn of the task ends a trial, whose value is that of its'
+        ' metrics',
+      )
+    super().__init__(f'the trial is skipped: {skip_reason}')
+    self.skip, self.skip_reason = skip, skip_reason
+    self.step = self.reward = self.metrics = self.checkpoint = None
+
+
 def parameter_sweep(
   combinations: Sequence[tuple[Any, ...]] | None = None,
   *,
@@ -300,7 +401,9 @@ def parameter_sweep(
     def search(self) -> SearchHParams:
       del self
       return SearchHParams(
-        search_algorithm=Sweeping.config(), search_reward=reward, **fields
+        search_algorithm=Sweeping.config(),
+        search_reward=reward,
+        **{'train_to_end': True, **fields},
       )
 
     members = {'search': search, SWEEP_ATTRIBUTE: rows, '__doc__': cls.__doc__}
@@ -315,13 +418,13 @@ def _check_rows(cls: type, rows: Sequence[tuple[Any, ...]]):
   where = f'parameter_sweep of {cls.__name__}'
   lengths = {len(row) if isinstance(row, tuple) else 0 for row in rows}
   if len(rows) < 2 or len(lengths) != 1 or 0 in lengths:
-    raise errors.UserError(
+    raise config_lib.InvalidConfigError(
       f'{where}: expected a tuple of names, then tuples of as many values'
     )
   for name in rows[0]:
     if not isinstance(name, str) or not hasattr(cls, name):
       known = [one for one in dir(cls) if not one.startswith('_')]
-      raise errors.UserError(
+      raise config_lib.InvalidConfigError(
         f'{where}: unknown class attribute {name!r}'
         + errors.did_you_mean(str(name), known)
       )

@@ -134,6 +134,66 @@ def test_several_metrics_side_by_side():
   assert found['a'][0] == VALUES[WEIGHTS > 0].max()
 
 
+class Latest(base_metrics.BaseMetrics):
+  """The last stored values, as a metric of Pax is written."""
+
+  def aggregate(self, batch_metrics, reshard=False):
+    del reshard
+    return batch_metrics
+
+  def finalize(self):
+    found = {k: stored[-1] for k, stored in self._metrics.items()}
+    self._metrics.clear()
+    return found
+
+
+def test_a_metric_written_for_pax_computes_with_what_is_stored():
+  metrics = Latest(name='latest')
+  metrics.store({'a': (1.0, 2.0), 'b': (np.nan, 0.0)}, reshard=True)
+  metrics.store({'a': (3.0, 4.0)})
+  metrics.store({'a': (np.nan, 0.0)})
+  assert metrics.finalize() == {'a': (3.0, 4.0)}
+  assert metrics.finalize() == {}
+
+
+def _of_replicas(metrics, values, weights):
+  """Returns `metrics.aggregate` of replicas, as the first one has it."""
+
+  def of_replica(value, weight):
+    return metrics.aggregate({'a': (value, weight), 'b': (value, weight)})
+
+  found = jax.vmap(of_replica, axis_name='batch')(values, weights)
+  return jax.tree.map(lambda x: np.asarray(x)[0], found)
+
+
+def test_metrics_of_replicas():
+  values, weights = jnp.array([1.0, 2.0, 6.0]), jnp.array([1.0, 1.0, 2.0])
+  mean = base_metrics.MeanMetrics(metric_keys=['a'])
+  largest = base_metrics.MaxMetrics(metric_keys=['b'])
+  assert _of_replicas(mean, values, weights) == {'a': (3.75, 4.0)}
+  assert _of_replicas(largest, values, weights) == {'b': (6.0, 4.0)}
+  histogram = base_metrics.HistogramMetrics(histogram_key='a')
+  counts = jnp.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
+  counted, weight = _of_replicas(histogram, counts, weights)['a']
+  np.testing.assert_array_equal(counted, [3.0, 1.0])
+  assert weight == 4.0
+  both = base_metrics.CompositeMetrics(
+    metrics_p=[
+      base_metrics.MeanMetrics.config(metric_keys=['a']),
+      base_metrics.MaxMetrics.config(metric_keys=['b']),
+    ]
+  )
+  found = _of_replicas(both, values, weights)
+  assert found == {'a': (3.75, 4.0), 'b': (6.0, 4.0)}
+
+
+def test_metrics_of_a_whole_batch_are_those_of_all_replicas():
+  metrics = base_metrics.MeanMetrics(metric_keys=['a'])
+  assert metrics.aggregate({'a': (1.0, 2.0), 'b': (0.0, 1.0)}) == {
+    'a': (1.0, 2.0)
+  }
+
+
 METRICS = {
   'loss': (jnp.float32(2.0), jnp.float32(8.0)),
   'aux': (jnp.float32(0.5), jnp.float32(1.0)),

@@ -109,6 +109,8 @@ def test_an_ambiguous_name_lists_its_matches():
   with pytest.raises(errors.UserError, match='any of a.m.Exp, b.m.Exp; give'):
     _find('m.Exp')
   assert type(_find('a.m.Exp')).__module__ == 'a.m'
+  with pytest.raises(ValueError, match='any of a.m.Exp, b.m.Exp; give'):
+    experiment_registry.get('m.Exp')
 
 
 def test_a_full_name_wins_over_suffixes_of_longer_ones():

@@ -39,6 +39,9 @@ def test_defaults():
   assert task.create_loss_aggregator().loss_name == 'loss'
   assert isinstance(task.create_metrics(), base_metrics.MeanMetrics)
   assert task.create_early_stopping_fn() is None
+  assert task.loss_aggregator_inst.loss_name == 'loss'
+  assert task.metrics_aggregator is task.metrics_aggregator
+  assert not task.has_ema_decay
 
 
 def test_two_tasks_share_no_template():

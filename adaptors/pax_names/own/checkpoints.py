@@ -34,9 +34,9 @@ from adaptors.pax_names.own.checkpoint_paths import (
   retrieve_latest_checkpoint_step,
   retrieve_latest_checkpoint_step_if_exists,
 )
-from adaptors.pax_names.own.train_states import TrainState
 from pax_compat import base_layer, errors, py_utils
 from pax_compat.runs import files, job_dir, remote
+from pax_compat.tasks.train_states import TrainState
 from pax_compat.warm_start import pax_source, pax_trees, sources
 
 __all__ = [

@@ -7,7 +7,7 @@ returns one is refused by `BaseExperiment.check_supported`.
 
 from typing import Any
 
-from adaptors.pax_names.own.train_states import TrainState
+from pax_compat.tasks.train_states import TrainState
 
 __all__ = [
   'BaseEvalProgram',

@@ -30,12 +30,13 @@ def share(
   """Returns a replica's part of the mean loss.
 
   Raises:
-    UserError: the loss is a sum of several, which have no common weight.
+    UserError: the loss is a sum of several, which have no common weight, or of
+      a class with an `aggregate` of its own, which may divide it itself.
   """
-  if aggregator.loss_key is None:
+  if type(aggregator).aggregate is not base_metrics.LossAggregator.aggregate:
     raise errors.UserError(
-      f'{type(aggregator).__name__} sums several losses, which is not supported'
-      ' within jax.pmap; expected one loss, or jax.jit'
+      f'{type(aggregator).__name__}.aggregate is not supported within jax.pmap;'
+      ' expected one loss, of LossAggregator, or jax.jit'
     )
   return loss * weight / jax.lax.psum(weight, _AXIS)
 

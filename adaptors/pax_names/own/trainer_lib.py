@@ -8,6 +8,7 @@ those of the batches of all devices.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,12 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from adaptors.pax_names.own import replicas, train_states
-from adaptors.pax_names.own.train_states import TrainState
+from adaptors.pax_names.own import replicas
 from pax_compat import base_layer, errors, learners, py_utils, tasks_lib
+from pax_compat.layer_core import summaries
 from pax_compat.learners import sgf
 from pax_compat.nested_map import NestedMap
+from pax_compat.tasks import train_states
 from pax_compat.tasks.early_stopping import EarlyStoppingFn, RunningMode
+from pax_compat.tasks.train_states import TrainState
 from pax_compat.trainer import (
   step_outputs,
   updates_after,
@@ -68,7 +71,8 @@ class StepFnOutput:
     loss: [], the mean loss of the batch; None after decoding.
     weighted_scalars: metrics, {name: (value, weight)}.
     per_example_out: outputs [B, ...].
-    summary_tensors: summaries by name.
+    summary_tensors: summaries by name, which ends with the type after
+      `install(pax_summary_keys=True)`. Repeated layers stack theirs.
     clu_metrics: clu metrics by name.
   """
 
@@ -102,7 +106,6 @@ class _Parts:
   """A task, and what its steps need to know of its variables.
 
   Attributes:
-    learner: the learner.
     metas: metadata of each weight, by path.
     boxed: the shapes of the kept variables, with their metadata.
     var_weight_hparams: metadata of the kept variables.
@@ -118,18 +121,24 @@ class _Parts:
       boxed = jax.eval_shape(
         lambda b: task.model.init_boxed(_rngs(jax.random.key(0)), b), shapes
       )
-    self.learner = task.learners[0]
+    self._task = task
     self.boxed = shapes_of_state.kept_collections(boxed)
     self.metas = shapes_of_state.metas(self.boxed)
     self.var_weight_hparams = base_layer.unbox_meta(dict(self.boxed))
-    for found, what in (
-      (boxed.get(base_layer.ROW_PROBES), 'embeddings have sparse_gradients'),
-      (self.learner.losses_of(self.metas), 'the learner has several losses'),
-    ):
-      if found:
-        raise errors.UserError(
-          f'{what}, which trainer_lib does not support; {_INSTEAD}'
-        )
+    _refuse(
+      boxed.get(base_layer.ROW_PROBES), 'embeddings have sparse_gradients'
+    )
+
+  @functools.cached_property
+  def learner(self) -> learners.Learner:
+    """The learner.
+
+    Raises:
+      UserError: it has several losses.
+    """
+    found = self._task.learners[0]
+    _refuse(found.losses_of(self.metas), 'the learner has several losses')
+    return found
 
   def state(self, mdl_vars: Any, discard_opt_states: bool) -> TrainState:
     """Returns the first state with these variables."""
@@ -143,6 +152,13 @@ class _Parts:
         )
       ]
     return TrainState(jnp.zeros([], jnp.uint32), mdl_vars, opt_states)
+
+
+def _refuse(found: Any, what: str):
+  if found:
+    raise errors.UserError(
+      f'{what}, which trainer_lib does not support; {_INSTEAD}'
+    )
 
 
 def _rngs(key: jax.Array) -> dict[str, jax.Array]:
@@ -217,15 +233,9 @@ def create_train_state_metadata(
   shapes = jax.eval_shape(
     lambda v: parts.state(v, discard_opt_states), base_layer.unbox(parts.boxed)
   )
-  specs, model = None, jax_task.model
-  if model.mesh_shape is not None:
-    mesh = jax.sharding.AbstractMesh(
-      tuple(model.mesh_shape), tuple(model.mesh_axis_names)
-    )
-    sharded = shapes_of_state.abstract_state(parts.learner, mesh, parts.boxed)
-    found = jax.tree.map(lambda s: s.sharding.spec, sharded)
-    opt_states = [] if discard_opt_states else [found.opt_state]
-    specs = TrainState(found.step, found.mdl_vars, opt_states)
+  specs = jax_task.create_train_state_partition_specs(
+    parts.var_weight_hparams, discard_opt_states
+  )
   return TrainStateMetadata(
     input_shape_dtype=train_shape_dtype,
     var_weight_hparams=parts.var_weight_hparams,
@@ -305,11 +315,11 @@ def _loss_fn(task, context, fprop_dtype, metas, apply_fn) -> Callable[..., Any]:
     weight = weighted[aggregator.loss_name][1]
     if replicas.are_several():
       loss = replicas.share(loss, weight, aggregator)
-    weighted, clu, per_example, summaries = replicas.merged(
+    weighted, clu, per_example, found = replicas.merged(
       weighted,
       clu,
       _cast(per_example, jnp.float32, jnp.bfloat16),
-      step_outputs.split_summaries(
+      _split_summaries(
         updated.get(base_layer.SUMMARIES, {}), context.summary_verbosity
       ),
     )
@@ -317,7 +327,7 @@ def _loss_fn(task, context, fprop_dtype, metas, apply_fn) -> Callable[..., Any]:
       loss=weighted[aggregator.loss_name][0],
       weighted_scalars=NestedMap(weighted),
       per_example_out=per_example,
-      summary_tensors=NestedMap(summaries),
+      summary_tensors=NestedMap(found),
       clu_metrics=clu,
     )
     updated = {k: v for k, v in updated.items() if k in mdl_vars}
@@ -331,6 +341,20 @@ def _split_keys(batch: Any) -> tuple[Mapping[str, Any], Any]:
   if not isinstance(batch, Mapping):
     return {}, batch
   return py_utils.filter_by_matching_keys(batch, [py_utils.PROVENANCE_PREFIX])
+
+
+def _split_summaries(collection: Any, verbosity: int) -> tuple[dict, dict]:
+  """Returns the summaries that are scalars, and others, by key."""
+  scalars, others = {}, {}
+  found = learners.by_path(collection, is_leaf=summaries.is_summary)
+  for key, summary in found.items():
+    if summary.verbosity > verbosity:
+      continue
+    if summary.summary_type is base_layer.SummaryType.SCALAR:
+      scalars[key] = jnp.asarray(summary.value, jnp.float32)
+    else:
+      others[key] = summary
+  return scalars, others
 
 
 def _cast(tree: Any, dtype: Any, only: Any = jnp.float32) -> Any:
@@ -452,8 +476,13 @@ def train_step_single_learner(
     base_layer.PARAMS: params,
   }
   opt_state = learner.next_averages(states.opt_states[0], opt_state, mdl_vars)
-  summaries = NestedMap({**outputs.summary_tensors, **metrics, **norms})
-  outputs = outputs.replace(summary_tensors=summaries)
+  learned = {
+    summaries.key_of(name, base_layer.SummaryType.SCALAR): value
+    for name, value in {**metrics, **norms}.items()
+  }
+  outputs = outputs.replace(
+    summary_tensors=NestedMap({**outputs.summary_tensors, **learned})
+  )
   return states.new_state(mdl_vars, [opt_state]), outputs
 
 

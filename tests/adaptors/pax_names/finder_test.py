@@ -11,7 +11,7 @@ import pytest
 from adaptors import pax_names
 from adaptors.lingvo_input import input_adaptor
 from adaptors.pax_names import finder, table
-from adaptors.pax_names.own import parameterizable, train_states
+from adaptors.pax_names.own import parameterizable
 from pax_compat import (
   base_layer,
   config,
@@ -23,6 +23,7 @@ from pax_compat import (
 )
 from pax_compat import experiment_registry as our_registry
 from pax_compat.layers import attentions
+from pax_compat.tasks import train_states
 from pax_compat.tuning import automl
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
-from adaptors.pax_names.own import train_states, trainer_lib
+from adaptors.pax_names.own import trainer_lib
 from adaptors.seqio_input import eval_configs, pax_methods
 from pax_compat import decoder_hparams, py_utils
+from pax_compat.tasks import train_states
 from pax_compat.trainer.evaluating import decoding, evaluation
 from tests.adaptors.seqio_input import metric_tasks as tasks
 from tests.adaptors.seqio_input import tiny_tasks

@@ -52,7 +52,7 @@ def test_states_that_do_not_fit_are_refused():
     (learners.Learner, 'scale_gradients'),
     (learners.Learner, 'update_states'),
     (learners.MultiOptimizerLearner, 'get_masks'),
-    (base_metrics.BaseMetrics, 'aggregate'),
+    (base_metrics.BaseMetrics, 'summarize'),
     (base_metrics.MeanMetrics, 'summarize'),
   ],
 )

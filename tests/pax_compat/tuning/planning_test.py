@@ -140,8 +140,9 @@ def test_parameter_sweep():
     ([('LEARNING_RATE',), (1, 2)], 'expected a tuple of names, then'),
     ([('LEARNIG_RATE',), (1,)], 'did you mean: LEARNING_RATE'),
   ):
-    with pytest.raises(errors.UserError, match=message):
+    with pytest.raises(ValueError, match=message) as raised:
       automl.parameter_sweep(rows)(tuned_experiment._Tuned)
+    assert isinstance(raised.value, errors.UserError)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +198,10 @@ def test_fields_that_are_not_supported(field):
     _plan(Wrong(), 'attr:LEARNING_RATE=1,2')
 
 
+class OwnReward(automl.BaseReward):
+  """A reward that a study does not use."""
+
+
 @pytest.mark.parametrize(
   'search, message',
   [
@@ -242,6 +247,17 @@ def test_fields_that_are_not_supported(field):
       'aggregator of a metric is not supported without sub_experiments',
     ),
     (lambda: automl.Metric.num_params(), 'num_params is not supported'),
+    (
+      lambda: automl.neural_architecture_search(
+        [automl.Metric.eval('loss'), automl.Metric.train_steps_per_second()],
+        150.0,
+      ),
+      'of several metrics is not supported: use one Metric',
+    ),
+    (
+      lambda: automl.SearchHParams(search_reward=OwnReward.config()),
+      'OwnReward is not supported; expected SingleObjective',
+    ),
     (lambda: None, 'returns a NoneType; expected an automl.SearchHParams'),
   ],
 )
@@ -270,6 +286,25 @@ def test_evolution_of_pax(caplog):
     population_size=4, tournament_size=2
   )
   assert 'all 4 trials will be random' in caplog.text
+
+
+def test_architecture_search_of_pax():
+  class Searched(tuned_experiment._Tuned):
+    def search(self):
+      return automl.neural_architecture_search(automl.Metric.eval('loss'))
+
+  plan = _plan(Searched(), 'attr:LEARNING_RATE=1..2')
+  assert (plan.settings.search, plan.settings.goal) == ('evolution', 'max')
+  assert plan.num_trials == 10_000
+
+
+def test_a_trial_is_skipped():
+  error = automl.EarlyStoppingError(skip_reason='too large')
+  assert error.skip and error.skip_reason == 'too large'
+  assert str(error) == 'the trial is skipped: too large'
+  assert error.step is error.reward is error.metrics is error.checkpoint is None
+  with pytest.raises(errors.UserError, match='early_stopping_fn of the task'):
+    automl.EarlyStoppingError(skip=False, step=1, reward=1.0)
 
 
 class Two(tuned_experiment._Tuned):

@@ -10,8 +10,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from adaptors.pax_names.own import checkpoint_paths, checkpoints
-from adaptors.pax_names.own.train_states import TrainState
 from pax_compat import errors
+from pax_compat.tasks.train_states import TrainState
 from tests import source_tree
 
 _PAX = source_tree.ROOT / 'testdata/pax/checkpoints.tar.gz'

@@ -1,13 +1,17 @@
 """Tests of the step functions; tests/pax/loops_test.py holds their numbers."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from adaptors.pax_names.own import train_states, trainer_lib
+from adaptors.pax_names.own import trainer_lib
 from pax_compat import errors, py_utils, tasks_lib
+from pax_compat.layer_core import summaries
 from pax_compat.nested_map import NestedMap
+from pax_compat.tasks import train_states
 from tests.pax_compat.trainer import lines
 
 
@@ -92,6 +96,38 @@ def test_bfloat16_and_own_functions():
   assert int(new.step) == 1
   before, after = (s.mdl_vars['params']['w'] for s in (state, new))
   np.testing.assert_array_equal(before, after)
+
+
+class Summaries(lines.Line):
+  """A model with summaries."""
+
+  def compute_predictions(self, input_batch):
+    self.add_summary('input', input_batch.x, verbosity=3)
+    self.add_summary('detail', input_batch.x, verbosity=4)
+    return super().compute_predictions(input_batch)
+
+
+def test_summaries_have_pax_keys_if_asked():
+  batch, config = lines.rows(0), lines.task()
+  config.model.cls = Summaries
+  task = config.Instantiate()
+  state, _ = trainer_lib.initialize_model_state(task, jax.random.key(0), batch)
+  for ending in ('', '_scalar'):
+    summaries.use_pax_keys(bool(ending))
+    try:
+      # Traced only.
+      _, outputs = jax.eval_shape(
+        functools.partial(trainer_lib.train_step_single_learner, task),
+        state,
+        jax.random.key(1),
+        batch,
+      )
+    finally:
+      summaries.use_pax_keys(False)
+    found = outputs.summary_tensors
+    assert found[f'input{ending}'].shape == batch.x.shape
+    assert f'learning/lr{ending}' in found
+    assert not [key for key in found if key.startswith('detail')]
 
 
 def test_what_loops_do_not_support():

@@ -7,14 +7,36 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from adaptors.pax_names.own.train_states import TrainState
 from pax_compat import base_layer, errors, learners
+from pax_compat.tasks.train_states import TrainState
 
 __all__ = [
+  'create_state',
   'create_state_padded_shapes',
   'create_state_partition_specs',
   'create_state_unpadded_shapes',
+  'filter_nestedmap',
 ]
+
+
+def create_state(
+  mdl_vars: Mapping[str, Any],
+  var_weight_hparams: Mapping[str, Any],
+  discard_opt_states: bool,
+  learners: Sequence[learners.Learner] | None,
+) -> TrainState:
+  """Returns the state before the first step.
+
+  Args:
+    mdl_vars: the variables by collection.
+    var_weight_hparams: their metadata.
+    discard_opt_states: whether the state has none of the learners.
+    learners: one; None without its state.
+  """
+  states = []
+  if not discard_opt_states:
+    states = [_one(learners).get_grad_tx(var_weight_hparams).init(mdl_vars)]
+  return TrainState(jnp.zeros([], jnp.uint32), dict(mdl_vars), states)
 
 
 def create_state_unpadded_shapes(
@@ -84,6 +106,25 @@ def create_state_partition_specs(
     state = _state_of(_one(learners), var_weight_hparams, sharded)
     states = [jax.tree.map(lambda x: x.sharding.spec, state)]
   return TrainState(PartitionSpec(), specs, states)
+
+
+def filter_nestedmap(full_specs: Any, partial_specs: Any) -> Any:
+  """Returns the entries of nested dicts and lists that another tree has.
+
+  Args:
+    full_specs: nested dicts and lists; whatever else is a leaf.
+    partial_specs: the tree that selects from it.
+  """
+  if isinstance(full_specs, dict):
+    chosen = {
+      key: filter_nestedmap(full_specs[key], partial_specs[key])
+      for key in partial_specs
+    }
+    return type(full_specs)(chosen)
+  if isinstance(full_specs, list):
+    pairs = zip(full_specs, partial_specs, strict=True)
+    return [filter_nestedmap(*pair) for pair in pairs]
+  return full_specs
 
 
 def _shape(meta: Any, sharding: Any = None) -> jax.ShapeDtypeStruct:

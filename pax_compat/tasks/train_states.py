@@ -8,11 +8,15 @@ from typing import Any
 import flax.struct
 import jax
 
+from pax_compat import base_layer, errors, learners
+
 __all__ = [
   'TensorProvenance',
   'TrainState',
   'TrainStateProvenance',
   'build_train_state_provenance',
+  'extract_ema',
+  'has_ema',
 ]
 
 _RANDOM = 'random_init'
@@ -42,6 +46,46 @@ class TrainState(flax.struct.PyTreeNode):
   def to_eval_state(self) -> TrainState:
     """Returns the state without those of the learners."""
     return TrainState(self.step, self.mdl_vars, [])
+
+
+def has_ema(task: Any) -> bool:
+  """Whether a `SingleTask` keeps a moving average of the weights."""
+  return task.has_ema_decay
+
+
+def extract_ema(
+  model_states: TrainState, merge_for_bprop_exclusion: bool = True
+) -> TrainState:
+  """Returns a state whose weights are their moving averages.
+
+  Args:
+    model_states: a state of training.
+    merge_for_bprop_exclusion: whether weights that are not trained stay as they
+      are; they have no average. Only True is supported.
+
+  Returns:
+    A state without those of the learners. Averages are in float32.
+
+  Raises:
+    UserError: there is no average, or the argument is False.
+  """
+  [state] = model_states.opt_states or [None]
+  if getattr(state, 'average', None) is None:
+    raise errors.UserError(
+      'extract_ema: the state has no moving average of the weights; expected a'
+      ' state of training, and an optimizer with ema_decay above 0'
+    )
+  if not merge_for_bprop_exclusion:
+    raise errors.UserError(
+      'extract_ema(merge_for_bprop_exclusion=False) is not supported: weights'
+      ' without an average are those of the state'
+    )
+  mdl_vars = dict(model_states.mdl_vars)
+  trees = {base_layer.PARAMS: state.average.ema}
+  for name, tree in {**trees, **(state.average.variables or {})}.items():
+    averages = learners.by_path(tree)
+    mdl_vars[name] = learners.replace_leaves(mdl_vars[name], averages)
+  return TrainState(model_states.step, mdl_vars, [])
 
 
 @dataclasses.dataclass
