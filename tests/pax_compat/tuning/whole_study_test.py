@@ -1,6 +1,7 @@
 """Tests of whole studies, whose trials are runs of a tiny experiment."""
 
 import json
+import time
 
 import pytest
 
@@ -48,6 +49,10 @@ def test_a_killed_study_continues(tmp_path):
     run.process.kill()  # SIGKILL: its trial has to find that out.
     run.end()
   assert [t['status'] for t in _trials(folder)] == ['running']
+  deadline = time.monotonic() + trainer_runs.PATIENCE_SECONDS
+  while 'got signal' not in (first / 'output.txt').read_text():
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
   gate.touch()
   with trainer_runs.start(command, output=tmp_path / '2') as run:
     assert run.end() == 0, run.stdout + run.stderr
