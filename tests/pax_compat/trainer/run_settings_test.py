@@ -128,6 +128,7 @@ def test_rates_are_of_the_last_steps(tmp_path, monkeypatch):
       summary_interval_steps=8,
       eval_interval_steps=0,
       compute_steps_per_sec_interval_steps=steps,
+      async_summary_writing=False,  # A look at the clock for each step.
     )
     # On this clock each step takes longer than the one before.
     clock = functools.partial(next, (i**2 for i in itertools.count()))
