@@ -127,6 +127,19 @@ def _settings() -> list[str]:
   return settings
 
 
+def _check_actions():
+  """Raises a UserError for a flag of another action than the chosen one."""
+  if _CHECK.value and _COMPILE_ONLY.value:
+    raise errors.UserError(
+      '--check and --compile_only are given; expected one of them'
+    )
+  for flag in (_TOPOLOGY, _NUM_SLICES):
+    if flag.present and not _COMPILE_ONLY.value:
+      raise errors.UserError(
+        f'--{flag.name} is for --compile_only; expected both, or neither'
+      )
+
+
 def _run():
   """Trains, or runs the job that `--mode` selects."""
   processes.end_with_study()
@@ -329,6 +342,7 @@ def main(argv: list[str]):
     print(completion.script(_COMPLETION.value, _flag_names()), end='')
     return
   command_line.no_arguments(argv)
+  _check_actions()
   is_study = tune_flags.is_study()
   for checked in (pax_flags, process_flags, run_flags):
     checked.check()

@@ -152,6 +152,13 @@ def check():
       raise errors.UserError(
         f'--{name} is not supported with --study: trials run on this machine'
       )
+  if _STOPPING.value != 'median':
+    for flag in (_MIN_TRIALS, _MIN_STEPS):
+      if flag.present:
+        raise errors.UserError(
+          f'--{flag.name} is for --tune_stopping=median; expected both, or'
+          ' neither'
+        )
   number = pax_flags.value('num_trials')
   if number is not None and number < 1:
     raise errors.UserError(f'--num_trials is {number}; expected at least 1')

@@ -74,9 +74,14 @@ def sample_decode(
     tokens that were not sampled; optionally `entropy` [B, N, T], and
     `top_candidate_ids` and `top_candidate_logprobs` [B, N, T, 5] of each
     decoding step. Samples are sorted by log-probability if `sort_samples`.
+
+  Raises:
+    UserError: see `SampleInputs.check_effect`.
   """
   inputs = SampleInputs() if inputs is None else inputs
   is_guided = unconditional is not None
+  sampler = sampler or settings.next_token_sampler()
+  inputs.check_effect(settings, sampler, is_guided=is_guided)
   rows = Rows.of(
     inputs, settings, len(keys), settings.last_decode_step, is_guided=is_guided
   )
@@ -89,9 +94,7 @@ def sample_decode(
     repeats=settings.num_samples,
     causal_prefix=causal_prefix,
   )
-  sampling = SampleSteps(
-    network.module, sampler or settings.next_token_sampler(), settings, rows
-  )
+  sampling = SampleSteps(network.module, sampler, settings, rows)
   stream = None
   if result_callback is not None:
     stream = ResultStream(

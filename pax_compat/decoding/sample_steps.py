@@ -36,7 +36,7 @@ class SampleInputs(flax.struct.PyTreeNode):
     eos_id: [B, E], a stop sequence padded with 0 at the left, which 0 is any
       token; or several, [B, S, E]. It replaces the `eos_id` of the settings.
     gumbel_prng_key: [B] or [B, 2], key data; all `DUMMY_PRNG_KEY` for none.
-    cf_guidance_scale: [B] or [B, N].
+    cf_guidance_scale: [B] or [B, N], in place of that of the settings.
     enforce_sample_constraints: [B], passed to the constraint.
     num_per_token_logprobs: [B], number of most likely tokens that the result
       has, at most 5.
@@ -55,6 +55,34 @@ class SampleInputs(flax.struct.PyTreeNode):
   return_entropy_score: bool = flax.struct.field(
     pytree_node=False, default=False
   )
+
+  def check_effect(
+    self,
+    settings: SampleDecoderHParams,
+    sampler: token_samplers.BaseNextTokenSampler,
+    *,
+    is_guided: bool,
+  ):
+    """Raises a UserError for a field that the settings leave without effect."""
+    if self.per_example_top_k is not None:
+      settings.check(
+        type(sampler) is not token_samplers.DefaultNextTokenSampler
+        or sampler.top_k > 0,
+        'k is 0, but the batch has per_example_top_k, which is at most k;'
+        ' expected a k above 0',
+      )
+    if self.cf_guidance_scale is not None:
+      settings.check(
+        is_guided,
+        'cf_guidance_scale is None, but the batch has one; expected a number,'
+        ' so that prefixes without their condition are read, too',
+      )
+    if self.enforce_sample_constraints is not None:
+      settings.check(
+        settings.sample_constraint is not None,
+        'sample_constraint is None, but the batch has'
+        ' enforce_sample_constraints; expected both or neither',
+      )
 
   @classmethod
   def of(cls, batch: NestedMap) -> 'SampleInputs':

@@ -27,6 +27,9 @@ class DecodingOptions:
     seed: of the samples; that of the task's decoding if None.
     draft_steps: number of tokens that a draft model proposes in a step; None
       for 4.
+
+  Raises:
+    UserError: options of sampling and of beam search are given.
   """
 
   temperature: float | None = None
@@ -36,6 +39,18 @@ class DecodingOptions:
   beam_size: int | None = None
   seed: int | None = None
   draft_steps: int | None = None
+
+  def __post_init__(self):
+    if self.beam_size is None:
+      return
+    names = {'k': 'top_k', 'p': 'top_p'}
+    others = [names.get(name, name) for name in self.samples]
+    others += ['seed'] * (self.seed is not None)
+    if others:
+      raise errors.UserError(
+        f'beam_size and {others[0]} are given, but a beam search does not'
+        ' sample; expected one of them'
+      )
 
   @property
   def samples(self) -> dict[str, Any]:
@@ -53,19 +68,8 @@ class DecodingOptions:
 
     Args:
       config: that of the model; its fields are kept where the decoder has them.
-
-    Raises:
-      UserError: options of sampling and of beam search are given.
     """
-    names = {'k': 'top_k', 'p': 'top_p'}
     if self.beam_size is not None:
-      others = [names.get(name, name) for name in self.samples]
-      others += ['seed'] * (self.seed is not None)
-      if others:
-        raise errors.UserError(
-          f'beam_size and {others[0]} are given, but a beam search does not'
-          ' sample; expected one of them'
-        )
       cls, fields = BeamSearchHParams, {'beam_size': self.beam_size}
     elif self.samples:
       cls, fields = SampleDecoderHParams, {'k': 0, **self.samples}

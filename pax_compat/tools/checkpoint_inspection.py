@@ -15,22 +15,35 @@ from pax_compat.checkpoints.stored_arrays import type_text
 from pax_compat.runs import files, job_dir
 
 
-def print_steps(folder: Any, *, verifies: bool) -> bool:
+def print_steps(
+  folder: Any, *, verifies: bool, only: int | None = None
+) -> bool:
   """Prints a line for each checkpoint; returns whether all are intact.
 
   Args:
     folder: of the checkpoints, of `folder_of`.
     verifies: whether all files are read.
+    only: the step of the only checkpoint to print; None for all.
+
+  Raises:
+    UserError: the step `only` has no checkpoint.
   """
   manifests = Manifests(folder)
   print(folder)
   is_intact = True
-  for step in manifests.steps():
+  steps, lost = manifests.steps(), manifests.lost_steps()
+  if only is not None:
+    if only not in (*steps, *lost):
+      raise errors.UserError(
+        f'{folder} has no checkpoint of step {only}; expected one of'
+        f' {", ".join(map(str, (*steps, *lost)))}'
+      )
+    steps, lost = ([s for s in some if s == only] for some in (steps, lost))
+  for step in steps:
     problem = manifests.problem(step) if verifies else None
     is_intact &= problem is None
     verdict = 'intact' if problem is None else f'DAMAGED: {problem}'
     print(f'  {_line(manifests, step)}{f"  {verdict}" * verifies}')
-  lost = manifests.lost_steps()
   for step in lost:
     print(f'  step {step}  has files, but its manifest is lost')
   return is_intact and not lost

@@ -2,6 +2,7 @@
 
     python -m pax_compat.tools.inspect_checkpoint /runs/a            # all steps
     python -m pax_compat.tools.inspect_checkpoint /runs/a --verify
+    python -m pax_compat.tools.inspect_checkpoint /runs/a --checkpoint_step=100
     python -m pax_compat.tools.inspect_checkpoint /runs/a --arrays
     python -m pax_compat.tools.inspect_checkpoint /runs/a --diff=/runs/b
 
@@ -17,7 +18,8 @@ from pax_compat.cli import command_line
 _STEP = flags.DEFINE_integer(
   'checkpoint_step',
   None,
-  'The step to show; by default the newest.',
+  'The step of --arrays and --diff, by default the newest. Without these, only'
+  ' the checkpoint of this step is listed, and with --verify read.',
   lower_bound=0,
 )
 _VERIFY = flags.DEFINE_bool(
@@ -34,7 +36,10 @@ _DIFF = flags.DEFINE_string(
   ' steps.',
 )
 _DIFF_STEP = flags.DEFINE_integer(
-  'diff_step', None, 'The step of the other checkpoint.', lower_bound=0
+  'diff_step',
+  None,
+  'The step of the other checkpoint, of --diff.',
+  lower_bound=0,
 )
 
 
@@ -45,13 +50,22 @@ def main(argv: list[str]) -> int:
       'expected the folder of a run, or of its checkpoints: python -m'
       ' pax_compat.tools.inspect_checkpoint DIR'
     )
+  if _DIFF_STEP.value is not None and not _DIFF.value:
+    raise errors.UserError(
+      '--diff_step is for --diff; expected --diff=OTHER, too'
+    )
   # Imported late, because JAX and Orbax take seconds.
   from pax_compat.checkpoints import stored
   from pax_compat.tools import checkpoint_inspection
 
   folder = checkpoint_inspection.folder_of(argv[1])
-  good = checkpoint_inspection.print_steps(folder, verifies=_VERIFY.value)
-  if _ARRAYS.value or _DIFF.value:
+  shows_one = _ARRAYS.value or _DIFF.value
+  good = checkpoint_inspection.print_steps(
+    folder,
+    verifies=_VERIFY.value,
+    only=None if shows_one else _STEP.value,
+  )
+  if shows_one:
     one = stored.StoredCheckpoint(folder, _STEP.value)
     if _ARRAYS.value:
       checkpoint_inspection.print_arrays(one)

@@ -33,6 +33,11 @@ def main(argv: list[str]):
       'expected folders of runs and a file: python -m pax_compat.tools.report'
       ' RUN [RUN ...] --to=report.html; see --help'
     )
+  if _METRIC.present and not _SVG.value:
+    raise errors.UserError(
+      '--metric is of the picture; expected --svg=FILE, too: the page has all'
+      ' metrics'
+    )
   page_file, picture_file = _target(_TO), _target(_SVG)
   if page_file is not None and importlib.util.find_spec('plotly') is None:
     raise errors.UserError(

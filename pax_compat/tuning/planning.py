@@ -107,6 +107,11 @@ def plan(find: Find, options: Options) -> study.Plan:
     aggregator=searched.aggregator,
   )
   sub_experiments.check(settings)
+  if options.evolution and settings.search != algorithms.EVOLUTION:
+    raise errors.UserError(
+      f'--search={settings.search} does not read --tune_population_size and'
+      ' --tune_tournament_size; expected --search=evolution'
+    )
   num_trials = options.num_trials or searched.num_trials
   if num_trials is None and settings.search != algorithms.GRID:
     raise errors.UserError(

@@ -124,6 +124,18 @@ def test_unknown_experiment_has_similar_names_only(tmp_path):
 
 
 INVALID_FLAGS = {
+  'a topology without its action': (
+    ['--exp=x', '--topology=v4:2x2x1'],
+    ['--topology is for --compile_only'],
+  ),
+  'slices without their action': (
+    ['--exp=x', '--check', '--num_slices=2'],
+    ['--num_slices is for --compile_only'],
+  ),
+  'two actions': (
+    ['--exp=x', '--check', '--compile_only'],
+    ['--check and --compile_only are given'],
+  ),
   'unknown': (['--job_log_dirr=x'], ["'job_log_dirr'", 'job_log_dir ?']),
   'no value that it takes': (
     ['--translation=magic'],
@@ -164,6 +176,10 @@ INVALID_FLAGS_OF_ANY_COMMAND = {
   'a study of several hosts': (
     ['--study=s', '--multiprocess'],
     '--multiprocess is not supported with --study',
+  ),
+  'a minimum without its rule': (
+    ['--study=s', '--tune_min_trials=2'],
+    '--tune_min_trials is for --tune_stopping=median',
   ),
   'a study without trials': (
     ['--study=s', '--num_trials=0'],

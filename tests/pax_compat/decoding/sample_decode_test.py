@@ -364,3 +364,18 @@ def test_what_has_no_results_before_its_end():
 def test_what_is_refused(settings, message):
   with pytest.raises(errors.UserError, match=message):
     _sample(**settings)
+
+
+@pytest.mark.parametrize(
+  'name,value,words',
+  [
+    ('per_example_top_k', 1, 'k is 0, but the batch has per_example_top_k'),
+    ('cf_guidance_scale', 2.0, 'cf_guidance_scale is None, but the batch'),
+    ('enforce_sample_constraints', True, 'sample_constraint is None, but'),
+  ],
+)
+def test_a_field_of_the_batch_that_would_have_no_effect(name, value, words):
+  batch = greedy_test.prefix_batch()
+  batch[name] = jnp.full([len(batch.ids)], value)
+  with pytest.raises(errors.UserError, match=words):
+    _sample(batch, k=0)

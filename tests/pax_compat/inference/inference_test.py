@@ -250,6 +250,8 @@ def test_texts_of_a_beam_search(model):
   assert len(found) == 1 and len(found[0]) == 2
   with pytest.raises(errors.UserError, match='beam_size and top_k are given'):
     model.generate(['x'], beam_size=2, top_k=3)
+  with pytest.raises(errors.UserError, match='beam_size and seed are given'):
+    model.generate(['x'], beam_size=2, seed=3)
   with pytest.raises(errors.UserError, match='did you mean: .*top_k'):
     model.generate(['x'], topk=3)
 

@@ -42,6 +42,14 @@ def test_what_is_shown(tmp_path, capsys):
   assert status == 1
   assert 'DAMAGED: ' in lines[1] and 'found 0 bytes' in lines[1]
   assert lines[2] == '  step 2  has files, but its manifest is lost'
+  status, lines = _run(capsys, folder, verify=True, checkpoint_step=2)
+  assert status == 1 and len(lines) == 2 and 'its manifest is lost' in lines[1]
+  _, lines = _run(capsys, folder, checkpoint_step=1)
+  assert len(lines) == 2 and lines[1].startswith('  step 1 ')
+  with pytest.raises(errors.UserError, match='no checkpoint of step 3; expect'):
+    _run(capsys, folder, checkpoint_step=3)
+  with pytest.raises(errors.UserError, match='--diff_step is for --diff'):
+    _run(capsys, folder, diff_step=1)
   with pytest.raises(errors.UserError, match='has no checkpoints'):
     _run(capsys, tmp_path)
 

@@ -144,6 +144,7 @@ def test_help_is_quick_and_imports_nothing_slow():
     (['aa', '--svg=x.svg'], 'folder not found; did you mean: a'),
     (['a', '--svg=no/x.svg'], '--svg=no/x.svg: expected a file in a writable'),
     (['a', '--svg=x.svg', '--metric=los'], "'los' to draw; did you mean: loss"),
+    (['a', '--to=x.html', '--metric=loss'], '--metric is of the picture'),
   ],
 )
 def test_mistakes(tmp_path, monkeypatch, arguments, expected):

@@ -46,6 +46,17 @@ def test_defaults():
   assert plan.num_trials == 3 and plan.workers == 1
 
 
+def test_settings_of_another_algorithm():
+  evolution = records.Evolution(population_size=4, tournament_size=2)
+  given = dict(num_trials=3, evolution=evolution)
+  plan = _plan(
+    counting_experiment.Counting(), f'{_RATE}=1,2', search='evolution', **given
+  )
+  assert plan.settings.evolution == evolution
+  with pytest.raises(errors.UserError, match='--search=random does not read'):
+    _plan(counting_experiment.Counting(), f'{_RATE}=1,2', **given)
+
+
 def test_search_of_an_experiment_and_flags_that_come_first():
   experiment = tuned_experiment.Searched()
   plan = _plan(experiment, 'attr:LEARNING_RATE=0.1,0.2')
