@@ -105,13 +105,14 @@ TABLE: tuple[PaxFlag, ...] = (
     'eval_on_test',
     _BOOL,
     'False leaves out the eval datasets. By default they are always evaluated'
-    ' while training and at the end.',
+    ' while training and at the end. Other modes than train ignore it.',
   ),
   _effect(
     'decode_during_train',
     _BOOL,
     'True requires that task.train.decode_interval_steps is set, which by'
-    ' itself decodes while training; False leaves out the decode datasets.',
+    ' itself decodes while training; False leaves out the decode datasets.'
+    ' Other modes than train ignore it.',
   ),
   _effect(
     'eval_during_decode',

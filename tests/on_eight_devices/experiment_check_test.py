@@ -1,5 +1,7 @@
 """Tests of the warnings of `--check`, on a mesh of eight devices."""
 
+import functools
+
 from lm_tasks.params import lm_cloud
 from pax_compat.experiments import resolved
 from pax_compat.tools import experiment_check
@@ -35,3 +37,23 @@ def test_warnings():
     'every device has a copy of params/lm/softmax/logits_ffn/linear/w: 76.8 MB',
     'neither weights nor batches are split over mdl (2 devices)',
   )
+
+
+class TwoSlices(lm_cloud.LmCloudSpmdTest):
+  """A mesh of two slices of four devices."""
+
+  MAX_SEQ_LEN = 16
+  PERCORE_BATCH_SIZE = 1
+  ICI_MESH_SHAPE = [1, 2, 2]
+  DCN_MESH_SHAPE = [2, 1, 1]
+  MESH_AXIS_NAMES = ['replica', 'data', 'mdl']
+
+
+def test_auto_sharding_keeps_weights_within_a_slice_of_the_experiment():
+  resolve = functools.partial(resolved.resolve, TwoSlices(), name='slices')
+  auto = experiment_check.examine(
+    resolve(settings=['task.train.auto_sharding=True'])
+  )
+  assert auto.mesh == dict(replica=2, data=4, mdl=1)
+  (line,) = auto.notes
+  assert line.startswith('auto sharding: batches over replica, data; ')

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from adaptors import lingvo_runtime
 from pax_compat import errors
 from pax_compat.input_core import prompts as prompts_lib
 
@@ -66,16 +67,25 @@ def prompts(
 
 
 def descriptions(features: Mapping[str, Any]) -> dict[str, str]:
-  """Describes the vocabularies: targets, and as 'src' inputs that differ."""
+  """Describes the vocabularies: targets, and as 'src' inputs that differ.
+
+  Features of token ids without a text, of a `PassThroughVocabulary`, are left
+  out: they do not say which tokenizer made them.
+  """
   found = {
     name: describe(feature.vocabulary)
     for name, feature in features.items()
-    if name in _FEATURES.values()
+    if name in _FEATURES.values() and not _has_ids_only(feature.vocabulary)
   }
   named = {'': found.get('targets')}
   if found.get('inputs') != named['']:
     named['src'] = found.get('inputs')
   return {key: text for key, text in named.items() if text}
+
+
+def _has_ids_only(vocabulary: Any) -> bool:
+  seqio = lingvo_runtime.seqio()
+  return isinstance(vocabulary, seqio.PassThroughVocabulary)
 
 
 def describe(vocabulary: Any) -> str:

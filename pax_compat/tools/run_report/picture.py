@@ -34,7 +34,11 @@ def svg(runs: Sequence[records.Run], metric: str = 'loss') -> str:
   if not lines:
     known = {name for run in runs for _, name in run.curves}
     raise errors.UserError(
-      f'no metric {metric!r} to draw' + errors.did_you_mean(metric, known)
+      f'no metric {metric!r} to draw'
+      + (
+        errors.did_you_mean(metric, known)
+        or f'; expected one of {errors.short_list(sorted(known))}'
+      )
     )
   points = [
     (step, value)

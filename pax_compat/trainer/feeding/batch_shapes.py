@@ -14,7 +14,8 @@ from pax_compat.runs import files
 
 # A file in the folder of a run with the shapes of a batch.
 FILE = 'batch_shapes.json'
-# The shapes were found without data.
+# The shapes were found without data: by the config of the training input, or
+# by the experiment.
 BY_CONFIG = 'by its config'
 
 
@@ -22,7 +23,9 @@ def of(experiment: Any) -> tuple[NestedMap, str]:
   """Returns the specs of a batch of this process, and where they are from.
 
   In this order: the class of the training input computes them from its config
-  (`BaseInput.specs_of_config`), the input knows them, or one batch is read.
+  (`BaseInput.specs_of_config`), the experiment's
+  `get_input_specs_provider_params` does without an input (with
+  `train.enforce_input_specs`), the input knows them, or one batch is read.
 
   Args:
     experiment: the `experiments.resolved.ResolvedExperiment`.
@@ -40,6 +43,9 @@ def of(experiment: Any) -> tuple[NestedMap, str]:
   specs = cls.specs_of_config(config)
   if specs is not None:
     return specs, BY_CONFIG
+  provider = _provider(experiment)
+  if provider is not None:
+    return provider.Instantiate().get_input_specs(), BY_CONFIG
   try:
     return _of_input(config)
   except errors.UserError as e:
@@ -66,6 +72,18 @@ def recorded_or_of(folder: Any, experiment: Any) -> NestedMap:
     return from_json(files.read_bytes(path).decode('utf-8'))
   except ValueError as e:
     raise errors.UserError(f'{path} is damaged: {e}') from e
+
+
+def _provider(experiment: Any) -> Any:
+  """Returns the config of the provider of shapes if it builds no input."""
+  if not experiment.task.train.enforce_input_specs:
+    return None
+  provider = experiment.get_input_specs_provider_params()
+  if provider is None or issubclass(
+    fdl.get_callable(provider), base_input.DatasetInputSpecsProvider
+  ):
+    return None
+  return provider
 
 
 def _of_input(config: Any) -> tuple[NestedMap, str]:

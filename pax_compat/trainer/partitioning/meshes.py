@@ -47,7 +47,7 @@ def mesh_of_task(
   ici, dcn, names = automatic.shapes_of_mesh(
     task.model.mesh_axis_names,
     len(devices),
-    _num_slices(devices),
+    _simulated_slices(task.model, devices) or _num_slices(devices),
     train.tensor_parallel,
   )
   return create_mesh(ici, names, dcn, devices)
@@ -190,6 +190,14 @@ def _num_slices(devices: Sequence[Any]) -> int:
   if devices[0].platform != 'tpu':
     return 1
   return len({getattr(d, 'slice_index', 0) for d in devices})
+
+
+def _simulated_slices(model: Any, devices: Sequence[Any]) -> int | None:
+  """Returns the number of slices that CPU devices stand for, if they can."""
+  slices = math.prod(model.dcn_mesh_shape or [1])
+  if devices[0].platform != 'cpu' or len(devices) % slices:
+    return None
+  return slices
 
 
 def _slices(devices: Sequence[Any], dcn: Sequence[int]) -> list[list[Any]]:

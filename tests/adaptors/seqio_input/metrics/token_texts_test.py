@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from adaptors import lingvo_runtime
+from adaptors.seqio_input.metrics import token_texts
 from pax_compat import errors
 from tests.adaptors.seqio_input import tiny_tasks as testing
 
@@ -36,3 +37,16 @@ def test_strings_and_tokenizers():
   assert data.tokenizers().keys() == {''}
   assert data.tokenizers() == testing.config('both').Instantiate().tokenizers()
   assert data.tokenizers() != numbers.tokenizers()
+
+
+def test_token_ids_without_a_text_do_not_name_a_tokenizer():
+  seqio = lingvo_runtime.seqio()
+  ids, text = (
+    seqio.Feature(vocabulary=vocabulary)
+    for vocabulary in (seqio.PassThroughVocabulary(9), seqio.ByteVocabulary())
+  )
+  descriptions = token_texts.descriptions
+  assert descriptions(dict(targets=ids)) == {}
+  of_text = descriptions(dict(targets=text))
+  assert of_text.keys() == {''}
+  assert descriptions(dict(targets=text, inputs=ids)) == of_text

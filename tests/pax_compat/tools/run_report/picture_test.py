@@ -61,5 +61,7 @@ def test_a_metric_that_no_run_has(tmp_path):
   runs = _runs(tmp_path, a=[1.0])
   with pytest.raises(errors.UserError, match="'los' to draw; .*mean: loss"):
     picture.svg(runs, 'los')
+  with pytest.raises(errors.UserError, match='to draw; expected one of loss'):
+    picture.svg(runs, 'xyz')
   with pytest.raises(errors.UserError, match="no metric 'loss' to draw"):
     picture.svg(_runs(tmp_path, b=[math.nan]))
