@@ -326,17 +326,6 @@ def _record() -> dict[str, str]:
   return {recorded_options.FILE: record.to_json()}
 
 
-def _check_commands():
-  """Raises a UserError if flags of different commands are combined."""
-  if _CHECK.value and _COMPILE_ONLY.value:
-    raise errors.UserError('--check and --compile_only exclude each other')
-  for flag in (_TOPOLOGY, _NUM_SLICES):
-    if flag.present and not _COMPILE_ONLY.value:
-      raise errors.UserError(
-        f'--{flag.name} is for --compile_only; expected --compile_only, too'
-      )
-
-
 def main(argv: list[str]):
   """Runs the command that the flags select.
 
@@ -355,7 +344,6 @@ def main(argv: list[str]):
   command_line.no_arguments(argv)
   _check_actions()
   is_study = tune_flags.is_study()
-  _check_commands()
   for checked in (pax_flags, process_flags, run_flags):
     checked.check()
   if is_study:

@@ -126,7 +126,7 @@ def test_unknown_experiment_has_similar_names_only(tmp_path):
 INVALID_FLAGS = {
   'a topology without its action': (
     ['--exp=x', '--topology=v4:2x2x1'],
-    ['--topology is for --compile_only'],
+    ['--topology is for --compile_only; expected both, or neither'],
   ),
   'slices without their action': (
     ['--exp=x', '--check', '--num_slices=2'],
@@ -159,18 +159,6 @@ INVALID_FLAGS = {
   'no module': (
     ['--exp=x.Y', '--job_log_dir=x', '--import_modules=numpi.such'],
     ['module numpi.such not found: numpi is missing; did you mean: numpy'],
-  ),
-  'a topology to train on': (
-    ['--exp=x.Y', '--job_log_dir=x', '--topology=v4:2x2x1'],
-    ['--topology is for --compile_only; expected --compile_only, too'],
-  ),
-  'slices of a check': (
-    ['--exp=x.Y', '--check', '--num_slices=2'],
-    ['--num_slices is for --compile_only'],
-  ),
-  'two commands': (
-    ['--exp=x.Y', '--check', '--compile_only', '--topology=v4:2x2x1'],
-    ['--check and --compile_only exclude each other'],
   ),
   'no checkout': (
     ['--exp=x.Y', '--job_log_dir=x', '--lingvo_source=/no/such'],

@@ -232,7 +232,7 @@ def test_a_constraint_ends_samples():
   batch = greedy_test.prefix_batch()
   batch.enforce_sample_constraints = np.array([1, 1, 1, 0])
   out = _sample(batch, num_samples=4, k=0, sample_constraint=NoThrees())
-  same = _sample(batch, num_samples=4, k=0, eos_id=3)
+  same = _sample(num_samples=4, k=0, eos_id=3)
   np.testing.assert_array_equal(out.decode_lengths[:3], same.decode_lengths[:3])
   assert (out.decode_lengths[3] == LENGTHS[3] + STEPS).all()
 
