@@ -58,7 +58,7 @@ os.environ.setdefault('XLA_FLAGS', _xla_flags())
 # programs. Unbounded: a bounded cache is locked while it is read.
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_compilation_cache()))
 # Less time goes into compiling a small program than into writing it.
-os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.2')
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
 # Programs without the stacks of their operations are lowered sooner.
 os.environ.setdefault('JAX_TRACEBACK_IN_LOCATIONS_LIMIT', '0')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '-1')
