@@ -60,14 +60,18 @@ class Progress:
     )
     self.start()
 
-  def start(self) -> None:
+  def start(self, *, at_last_step: bool = False) -> None:
     """Resets the rates.
 
     Called after the first step, which is mostly compilation, and after a pause
     in training, such as an evaluation.
+
+    Args:
+      at_last_step: whether rates begin when the last step has ended, not now.
     """
+    seconds = self._marks[-1].seconds if at_last_step else self._seconds()
     self._marks.clear()
-    self._marks.append(_Mark(self._seconds(), 0, 0.0, 0.0))
+    self._marks.append(_Mark(seconds, 0, 0.0, 0.0))
 
   def leave_out(self, seconds: float) -> None:
     """Leaves time that has just passed, as of compilation, out of the rates."""

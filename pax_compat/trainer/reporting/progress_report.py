@@ -74,7 +74,8 @@ class Report:
     if self._is_first:
       # Most of its time was compilation, so it has no rates.
       line, rates = f'step {context.step}  loss {float(loss):.4g}', {}
-      self._progress.start()
+      # In a thread, other steps may have ended meanwhile.
+      self._progress.start(at_last_step=self._settings.async_summary_writing)
       self._is_first = False
     if prints:
       self._last_line = time.monotonic()

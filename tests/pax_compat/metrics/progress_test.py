@@ -131,6 +131,18 @@ def test_steps_that_are_counted_late():
   assert p.report()[1] == {}
 
 
+def test_rates_may_begin_at_the_last_step():
+  clock = Clock()
+  p = progress.Progress(10, clock=clock)
+  began = p.now()
+  p.count_step(ended=began + 3)
+  clock.seconds += 60
+  p.start(at_last_step=True)
+  for seconds in (3.5, 4.0):
+    p.count_step(ended=began + seconds)
+  assert p.report()[1]['steps_per_second'] == pytest.approx(2)
+
+
 def test_empty_window_has_no_rates():
   p = progress.Progress(10, start_step=10, clock=Clock())
   assert p.report() == ('step 10/10', {})
