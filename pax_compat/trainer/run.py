@@ -79,6 +79,7 @@ def train(
     checkpointer = stack.enter_context(_checkpointer(folder, config, options))
     begin = starting_point.find(checkpointer, experiment, config)
     if nothing := begin.nothing_to_train(task, options):
+      run_folder.log_changes(folder, config_text.to_text(configs, checked=True))
       print_line(nothing)
       return
     demanded = bool(config.enable_input_checkpointing)

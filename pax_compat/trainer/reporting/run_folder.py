@@ -41,7 +41,7 @@ def write(
     'parameters.txt': parameter_table(program),
     **dumps,
   }
-  _log_changes(folder / _CONFIG, files[_CONFIG])
+  log_changes(folder, config)
   for name, text in files.items():
     job_dir.write_text(folder / name, text)
   # Batches of different shapes are usual, so that earlier ones are not kept.
@@ -50,11 +50,17 @@ def write(
   )
 
 
-def _log_changes(path: Any, text: str):
-  """Logs what differs from the config with which the run started before."""
-  if not path.exists():
+def log_changes(folder: Any, config: str):
+  """Logs what differs from the config with which a run started before.
+
+  Args:
+    folder: of the run.
+    config: all configs as text, see `config_text.to_text`.
+  """
+  path = folder / _CONFIG
+  if jax.process_index() != 0 or not path.exists():
     return
-  changes = config_text.changes(path.read_text(encoding='utf-8'), text)
+  changes = config_text.changes(path.read_text(encoding='utf-8'), config)
   if changes:
     more = len(changes) - _MAX_CHANGES
     logging.warning(

@@ -352,3 +352,15 @@ def test_jax_compiles_the_step_again_with_what_it_profiled(tmp_path, caplog):
       jax.config.update('jax_enable_pgle', False)
       jax.config.update('jax_pgle_profiling_runs', before)
   assert _compiled_train_steps(caplog) == 2
+
+
+def test_a_run_that_is_done_says_what_was_changed(tmp_path, caplog):
+  lines.Lines(lines.task(num_train_steps=1)).train(tmp_path)
+  assert 'the config differs' not in caplog.text
+  again = lines.Lines(lines.task(num_train_steps=1, random_seed=7))
+  with caplog.at_level('WARNING', logger='absl'):
+    again.train(tmp_path)
+  [printed] = again.printed
+  assert printed.startswith('all 1 steps are done already')
+  assert 'the config differs from that of the last start:' in caplog.text
+  assert 'task.train.random_seed = 7' in caplog.text
