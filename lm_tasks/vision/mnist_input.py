@@ -5,7 +5,9 @@ Legend: B images in a batch.
 
 import gzip
 import pathlib
+from typing import Any
 
+import jax
 import numpy as np
 
 from adaptors import lingvo_runtime
@@ -13,6 +15,8 @@ from pax_compat import errors
 from pax_compat.inputs import indexed_input
 from pax_compat.nested_map import NestedMap
 
+# Pixels of an image, height and width.
+_SIZE = (28, 28)
 _PREFIXES = {True: 'train', False: 't10k'}
 
 
@@ -35,6 +39,15 @@ class MnistDatasetInput(indexed_input.IndexedInput):
   def __post_init__(self):
     super().__post_init__()
     self._images, self._labels = read(self.tfds_data_dir, self.is_training)
+
+  @classmethod
+  def specs_of_config(cls, config: Any) -> NestedMap:
+    rows = config.batch_size + config.batch_padding_size
+    return NestedMap(
+      inputs=jax.ShapeDtypeStruct([rows, *_SIZE, 1], np.float32),
+      labels=jax.ShapeDtypeStruct([rows], np.int32),
+      eval_sample_weights=jax.ShapeDtypeStruct([rows], np.float32),
+    )
 
   @property
   def num_examples(self) -> int:

@@ -2,6 +2,7 @@
 
 import gzip
 
+import jax
 import numpy as np
 import pytest
 
@@ -44,6 +45,23 @@ def test_a_batch(tmp_path):
   np.testing.assert_array_equal(batch.labels, LABELS[:4])
   batch = data.get_next_padded()
   np.testing.assert_array_equal(batch.eval_sample_weights, [1, 1, 0, 0])
+
+
+@pytest.mark.parametrize('is_training', [True, False])
+def test_shapes_without_the_files(tmp_path, is_training):
+  write(tmp_path, 'train' if is_training else 't10k')
+  config = mnist_input.MnistDatasetInput.config(
+    name='digits',
+    batch_size=4,
+    is_training=is_training,
+    reset_for_eval=not is_training,
+  )
+  specs = config.cls.specs_of_config(config)
+  data = config.set(tfds_data_dir=str(tmp_path)).Instantiate()
+  found = data.specs_of(data.get_next_padded())
+  assert jax.tree.map(lambda x: (tuple(x.shape), x.dtype), specs) == (
+    jax.tree.map(lambda x: (tuple(x.shape), x.dtype), found)
+  )
 
 
 def test_what_is_not_mnist(tmp_path):
