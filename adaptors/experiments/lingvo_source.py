@@ -10,7 +10,7 @@ from typing import Any
 from adaptors import lingvo_runtime
 from adaptors.lingvo_registry import lookup
 from adaptors.lingvo_registry.options import LingvoOptions
-from pax_compat import base_experiment, experiment_sources
+from pax_compat import base_experiment, errors, experiment_sources
 from pax_compat.experiments import class_attributes
 
 KIND = LingvoOptions.KIND
@@ -43,6 +43,12 @@ def find(
     model_params = lookup.find_model_params(name, options)
   if model_params is None:
     return None
+  for flag in ('allow_missing', 'allow_unused'):
+    if getattr(own, flag) and not own.lingvo_logdir:
+      raise errors.UserError(
+        f'--{flag} is of the checkpoint of --lingvo_logdir; expected both, or'
+        ' neither'
+      )
   model_params = class_attributes.changed(model_params, options.attributes)
   base = lingvo_runtime.module('lingvo.core.base_model_params')
   if isinstance(model_params, base.MultiTaskModelParams):

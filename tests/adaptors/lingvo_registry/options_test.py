@@ -34,3 +34,14 @@ def test_the_source_declares_them():
   assert lingvo_source.OPTIONS in experiment_sources.option_kinds()
   assert LingvoOptions(lingvo_logdir='/old/run').experiment_name() == '/old/run'
   assert LingvoOptions().experiment_name() == ''
+
+
+@pytest.mark.parametrize('option', ['allow_missing', 'allow_unused'])
+def test_tensors_of_no_checkpoint(option):
+  options = experiment_sources.SourceOptions(
+    own=(LingvoOptions(**{option: ('x',)}),)
+  )
+  with pytest.raises(
+    errors.UserError, match=f'--{option} is of the checkpoint of --lingvo_log'
+  ):
+    experiment_sources.find('lm.python_docs.TransformerLmTiny', options)
