@@ -100,7 +100,6 @@ def train(
     text = config_text.to_text(configs, checked=True)
     run_folder.write(folder, text, made, dumps, first.example)
     grown = stack.enter_context(_grown(folder, log))
-    writer = stack.enter_context(_writer(grown, options, begin, text))
     run = loop.Run(
       lock=lock,
       program=made,
@@ -109,7 +108,7 @@ def train(
       ahead=ahead,
       position=position,
       checkpointer=checkpointer,
-      writer=writer,
+      writer=stack.enter_context(_writer(grown, options, begin, text)),
       is_new=begin.is_new,
       folder=grown.local,
       options=options,
