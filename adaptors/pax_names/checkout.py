@@ -50,7 +50,7 @@ def test_src_dir_path(relative_path: str) -> str:
   Unit tests of Pax find their data by it.
 
   Raises:
-    UserError: there is none.
+    UserError: no checkout is mounted.
   """
   root = finder.mounted()
   if root is None:

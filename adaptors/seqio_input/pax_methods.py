@@ -103,7 +103,7 @@ class PaxMethods:
       plain_text_output: must be None.
 
     Returns:
-      The values of each metric, by name. Empty if there are no outputs, or the
+      The values of each metric, by name. Empty without outputs, or if the
       task has no metrics of that kind; see `task_metrics.has_metrics`.
 
     Raises:

@@ -28,11 +28,7 @@ from pax_compat.learners.gradients import data_sources
 from pax_compat.learners.gradients.gradient_scaling import IS_VALID_STEP
 from pax_compat.learners.gradients.norm_tracking import NormStatistics
 from pax_compat.learners.param_groups import ParamGroup
-from pax_compat.learners.settings import (
-  BY_SOURCE,
-  LearnerSettings,
-  optimizer_config,
-)
+from pax_compat.learners.settings import BY_SOURCE, LearnerSettings
 from pax_compat.learners.state import moving_average
 from pax_compat.learners.state.stacked_layers import StackedTransformation
 from pax_compat.learners.step import Arrays, OptimizerPaths, Step, WeightMetas
@@ -120,7 +116,11 @@ class Learner(step_methods.StepMethods, LearnerSettings):
     tracker = self.grad_norm_tracker
     self._norm_tracker = tracker and tracker.Instantiate()
     self._schedules = evaluated.schedules_within(
-      *map(optimizer_config, self._optimizer_configs)
+      *(
+        # An optimizer may be built already.
+        tpl if isinstance(tpl, Config) else tpl.hparams
+        for tpl in self._optimizer_configs
+      )
     )
     self._source: jax.Array | None = None
 

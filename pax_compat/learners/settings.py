@@ -1,6 +1,5 @@
 """The fields of a learner, and checks of their combinations."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -220,13 +219,3 @@ class LearnerSettings(config_lib.Configurable):
 
   def _patterns(self, field: str):
     return variable_names.compiled(getattr(self, field), self._where(field))
-
-
-def optimizer_config(optimizer: Any) -> Config:
-  """Returns a config with the fields of an optimizer that is built."""
-  if isinstance(optimizer, Config):
-    return optimizer
-  fields = {
-    f.name: getattr(optimizer, f.name) for f in dataclasses.fields(optimizer)
-  }
-  return Config(type(optimizer), **fields)

@@ -67,7 +67,7 @@ def extract_ema(
     A state without those of the learners. Averages are in float32.
 
   Raises:
-    UserError: there is no average, or the argument is False.
+    UserError: the average is missing, or the argument is False.
   """
   [state] = model_states.opt_states or [None]
   if getattr(state, 'average', None) is None:

@@ -190,10 +190,7 @@ def split_summaries(
     verbosity: summaries with a higher verbosity are left out.
   """
   scalars, others = {}, {}
-  found = learners.by_path(collection, is_leaf=summaries.is_summary)
-  for key, summary in found.items():
-    if summary.verbosity > verbosity:
-      continue
+  for key, summary in summaries_by_key(collection, verbosity).items():
     name = summaries.name_of(key, summary.summary_type)
     if summary.summary_type is not SummaryType.SCALAR:
       others[name] = summary
@@ -203,6 +200,14 @@ def split_summaries(
       values = jnp.ravel(summary.value).astype(jnp.float32)
       scalars |= {f'{name}/{i}': value for i, value in enumerate(values)}
   return scalars, others
+
+
+def summaries_by_key(
+  collection: Mapping[str, Any], verbosity: int
+) -> dict[str, summaries.Summary]:
+  """Returns the summaries of layers by key; see `split_summaries`."""
+  found = learners.by_path(collection, is_leaf=summaries.is_summary)
+  return {k: x for k, x in found.items() if x.verbosity <= verbosity}
 
 
 def non_scalar_summaries(

@@ -48,7 +48,7 @@ class Repository:
     """Returns the string of a number.
 
     Raises:
-      KeyError: there is none.
+      KeyError: the number is unknown.
     """
     with self._lock:
       return self._strings[value_id]

@@ -129,7 +129,7 @@ def extract_weighted_scalars_and_clu_metrics(
   """Returns metrics as weighted scalars, or as clu metrics; {} for the other.
 
   Raises:
-    UserError: the first metric is neither, or there is none.
+    UserError: the first metric is neither, or is missing.
   """
   found = (
     metrics.Flatten() if isinstance(metrics, NestedMap) else [*metrics.values()]

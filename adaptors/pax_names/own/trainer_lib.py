@@ -346,10 +346,8 @@ def _split_keys(batch: Any) -> tuple[Mapping[str, Any], Any]:
 def _split_summaries(collection: Any, verbosity: int) -> tuple[dict, dict]:
   """Returns the summaries that are scalars, and others, by key."""
   scalars, others = {}, {}
-  found = learners.by_path(collection, is_leaf=summaries.is_summary)
+  found = step_outputs.summaries_by_key(collection, verbosity)
   for key, summary in found.items():
-    if summary.verbosity > verbosity:
-      continue
     if summary.summary_type is base_layer.SummaryType.SCALAR:
       scalars[key] = jnp.asarray(summary.value, jnp.float32)
     else:

@@ -94,15 +94,12 @@ def set_transformer_quantization(
     _act_params(weight_quant_only, num_bits_act, use_symmetric_act),
   )
   for tpl in utils.find_target_tpl(config, transformers.Transformer):
-    if tpl.name in (skip_transformers or ()):
-      continue
-    quantized_templates.quantize_feed_forward(
-      tpl.tr_fflayer_tpl, settings, rank
-    )
-    if not linear_only:
-      quantized_templates.quantize_attentions(
+    if tpl.name not in (skip_transformers or ()):
+      _quantize_transformer(
         tpl,
         settings,
+        rank,
+        linear_only=linear_only,
         of_self=quantize_self_attention,
         of_cross=quantize_cross_attention,
       )
@@ -322,16 +319,28 @@ def quantize_transformer_layer_weights(
     weight_quantization_params,
     act_quantization_params,
   )
-  quantized_templates.quantize_feed_forward(
-    tr_tpl.tr_fflayer_tpl, settings, rank
+  _quantize_transformer(
+    tr_tpl,
+    settings,
+    rank,
+    linear_only=linear_only,
+    of_self=quantize_self_attention,
+    of_cross=quantize_cross_attention,
   )
+
+
+def _quantize_transformer(
+  tpl: Config,
+  settings: QuantizationParams,
+  rank: int,
+  *,
+  linear_only: bool,
+  **attentions: bool,
+):
+  """Quantizes the layers of a `Transformer`, in place."""
+  quantized_templates.quantize_feed_forward(tpl.tr_fflayer_tpl, settings, rank)
   if not linear_only:
-    quantized_templates.quantize_attentions(
-      tr_tpl,
-      settings,
-      of_self=quantize_self_attention,
-      of_cross=quantize_cross_attention,
-    )
+    quantized_templates.quantize_attentions(tpl, settings, **attentions)
 
 
 def for_transformer(
