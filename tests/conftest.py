@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from pax_compat.runs import compiled_programs, files
-from tests import pairwise, slow_tests
+from tests import exhaustive_tests, pairwise, slow_tests
 from tests.crashed_workers import pytest_xdist_make_scheduler  # noqa: F401
 
 
@@ -80,11 +80,15 @@ hypothesis.settings.load_profile('same')
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
   """Marks slow tests, and marks or leaves out exhaustive ones."""
-  listed = slow_tests.listed()
+  slow, exhaustive = slow_tests.listed(), exhaustive_tests.listed()
   for item in items:
-    if item.nodeid in listed:
+    if item.nodeid in slow:
       item.add_marker('slow')
-  pairwise.leave_out(config, items)
+    if item.nodeid in exhaustive:
+      item.add_marker(exhaustive_tests.MARKER)
+  for item in pairwise.without_new_pairs(items):
+    item.add_marker(exhaustive_tests.MARKER)
+  exhaustive_tests.leave_out(config, items)
 
 
 def pytest_runtest_logreport(report):

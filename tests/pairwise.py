@@ -1,7 +1,7 @@
 """Chooses repeats of a test that have all pairs of its parameters' values.
 
 A test with three or more independent `parametrize`s is repeated for their full
-product, most of which need not run each time.
+product, most of which need not run each time: they are exhaustive.
 """
 
 import collections
@@ -9,28 +9,6 @@ import itertools
 from collections.abc import Iterable
 
 import pytest
-
-MARKER = 'exhaustive'
-
-
-def leave_out(config: pytest.Config, items: list[pytest.Item]):
-  """Marks repeats without new pairs of values, and leaves most of them out.
-
-  They run only if the expression of `-m` is empty or names their marker: so
-  `-m slow` runs no slow test of them.
-
-  Args:
-    config: has the expression.
-    items: of all tests; those that are left out are removed.
-  """
-  superfluous = without_new_pairs(items)
-  for item in superfluous:
-    item.add_marker(MARKER)
-  expression = config.option.markexpr
-  if expression and MARKER not in expression:
-    config.hook.pytest_deselected(items=superfluous)
-    left_out = set(superfluous)
-    items[:] = [item for item in items if item not in left_out]
 
 
 def without_new_pairs(items: Iterable[pytest.Item]) -> list[pytest.Item]:

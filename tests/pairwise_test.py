@@ -63,33 +63,6 @@ def test_what_is_no_product_of_three_stays(repeats):
   assert pairwise.without_new_pairs(repeats) == []
 
 
-@pytest.mark.parametrize(
-  'expression,runs',
-  [
-    ('not slow', False),
-    ('slow', False),
-    ('', True),
-    ('exhaustive', True),
-    ('slow and not exhaustive', True),  # pytest itself leaves them out.
-  ],
-)
-def test_they_run_if_the_expression_names_them(expression, runs):
-  items = _repeats(['a', 'b', 'c'], *[[(0,), (1,)]] * 3)
-  [*left_out] = pairwise.without_new_pairs(items)
-  [*before] = items
-  deselected = []
-  config = types.SimpleNamespace(
-    option=types.SimpleNamespace(markexpr=expression),
-    hook=types.SimpleNamespace(
-      pytest_deselected=lambda items: deselected.extend(items)
-    ),
-  )
-  pairwise.leave_out(config, items)
-  assert left_out and [x for x in before if x.markers] == left_out
-  assert items == [x for x in before if runs or x not in left_out]
-  assert deselected == ([] if runs else left_out)
-
-
 def test_pairs_of_slow_repeats_do_not_count_for_others():
   slow = _Repeat(['a', 'b'], ((0,), (1,)), slow=True)
   other = _Repeat(['a', 'b'], ((0,), (1,)))

@@ -15,7 +15,7 @@ Tests that show a promise of the trainer in real processes are never slow.
 import collections
 import pathlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from xml.etree import ElementTree
 
 LIST = pathlib.Path(__file__).with_suffix('.txt')
@@ -67,18 +67,22 @@ def function(test: str) -> str:
   return test.partition('[')[0]
 
 
-def _seconds(report: Iterable[ElementTree.Element]) -> dict[str, float]:
+def measured(path: str) -> dict[str, float]:
+  """Returns the seconds that each test took, by id.
+
+  Args:
+    path: of a report of pytest, --junitxml.
+  """
   return {
     f'{case.get("classname").replace(".", "/")}.py::{case.get("name")}': float(
       case.get('time')
     )
-    for case in report
+    for case in ElementTree.parse(path).getroot().iter('testcase')
   }
 
 
 def main(path: str) -> None:
-  report = ElementTree.parse(path).getroot()
-  seconds = _seconds(report.iter('testcase'))
+  seconds = measured(path)
   slow = sorted({*choose(seconds), *(listed() - seconds.keys())})
   LIST.write_text(''.join(f'{test}\n' for test in slow))
   print(f'{LIST.name}: {len(slow)} tests')

@@ -1,10 +1,10 @@
-"""The list of slow tests."""
+"""The list of slow tests, and that those in the lists exist."""
 
 import ast
 import doctest
 import functools
 
-from tests import slow_tests, source_tree
+from tests import exhaustive_tests, slow_tests, source_tree
 
 
 def test_the_example():
@@ -19,7 +19,8 @@ def test_some_are_never_slow():
 
 
 def test_each_is_a_test_of_the_project():
-  names = {slow_tests.function(test) for test in slow_tests.listed()}
+  listed = slow_tests.listed() | exhaustive_tests.listed()
+  names = {slow_tests.function(test) for test in listed}
   missing = [name for name in {*names, *slow_tests.NEVER} if not _exists(name)]
   assert not missing, sorted(missing)
 

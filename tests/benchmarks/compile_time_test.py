@@ -33,6 +33,7 @@ def print_times():
   print(json.dumps(list(compile_time.measure(1, SIZES, steps).items())))
 
 
+@pytest.mark.exhaustive
 def test_every_phase_of_every_step_is_timed():
   # In a separate process, since it clears JAX's caches.
   done = launching.run_function(print_times)

@@ -22,6 +22,7 @@ def test_both_loops_decode_the_same_tokens(kind):
   np.testing.assert_array_equal(ours.reshape(bare.shape), bare)
 
 
+@pytest.mark.exhaustive
 def test_every_decoder_is_measured():
   found = decode.measure(
     batch_size=1,

@@ -18,6 +18,7 @@ def measured(request):
   return results
 
 
+@pytest.mark.exhaustive
 def test_both_train(measured):
   ours, lingvos = measured['losses']['ours'], measured['losses']['lingvo']
   assert len(ours) == len(lingvos) == 2
@@ -25,6 +26,7 @@ def test_both_train(measured):
   assert ours[1] != ours[0]
 
 
+@pytest.mark.exhaustive
 def test_a_line_for_each_family(measured):
   speeds = measured['steps_per_second']
   assert all(speeds[peer] > 0 for peer in ('ours', 'lingvo'))

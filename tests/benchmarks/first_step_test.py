@@ -16,7 +16,7 @@ SIZES = dict(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_each_process_makes_a_step():
   found = first_step.measure(1, SIZES)
   assert set(found) == {'bare', 'cold', 'warm'}

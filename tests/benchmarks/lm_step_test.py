@@ -54,6 +54,7 @@ def result(tmp_path_factory):
   return done.stdout, json.loads(path.read_text())
 
 
+@pytest.mark.exhaustive
 def test_peers_have_the_same_losses(result):
   losses = result[1]['losses']
   assert set(losses) == {'ours', 'bare'}
@@ -65,6 +66,7 @@ def test_peers_have_the_same_losses(result):
   assert all(new < old for old, new in zip(ours[:3], ours[3:], strict=True))
 
 
+@pytest.mark.exhaustive
 def test_result_has_its_fields(result):
   text, found = result
   shapes = {'ids[4,256]', 'ids[8,128]', 'ids[16,64]'}

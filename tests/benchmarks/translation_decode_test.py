@@ -5,7 +5,7 @@ import pytest
 from benchmarks import translation_decode
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_both_find_the_same():
   params = translation_decode.transformer(dims=8, vocab_size=32)
   rates = translation_decode.measure(

@@ -20,6 +20,7 @@ def measured():
   return vs_lingvo.measure(case, rounds=1, steps=1)
 
 
+@pytest.mark.exhaustive
 def test_both_train(measured):
   ours, lingvos = measured['losses']['ours'], measured['losses']['lingvo']
   assert len(ours) == len(lingvos) == 2
@@ -27,6 +28,7 @@ def test_both_train(measured):
   assert ours[1] != ours[0] and lingvos[1] != lingvos[0]
 
 
+@pytest.mark.exhaustive
 def test_rates_of_all_shapes(measured):
   shapes = {'ids[4,6]', 'all'}
   assert set(measured['ratios']) == shapes

@@ -51,7 +51,14 @@ _FAMILIES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('family', _FAMILIES)
+@pytest.mark.parametrize(
+  'family',
+  [
+    'transformer',
+    pytest.param('rnmt', marks=pytest.mark.exhaustive),
+    pytest.param('las', marks=pytest.mark.exhaustive),
+  ],
+)
 def test_models_train_as_on_one_device(family, monkeypatch):
   module, sizes = _FAMILIES[family]
   monkeypatch.setattr(automatic, '_LEAST_ELEMENTS', _LEAST)

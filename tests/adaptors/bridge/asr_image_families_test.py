@@ -6,7 +6,8 @@ from tests.adaptors.bridge import family_parity
 
 _FAMILIES = (
   'lenet5_batch_norm',
-  pytest.param('lenet5', marks=pytest.mark.slow),
+  # The same layers but one.
+  pytest.param('lenet5', marks=pytest.mark.exhaustive),
   pytest.param('asr_grapheme', marks=pytest.mark.slow),
   # Fewer of the same layers, and sharded embeddings, which mt_transformer has.
   pytest.param('asr_wpm', marks=pytest.mark.exhaustive),

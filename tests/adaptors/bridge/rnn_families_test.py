@@ -6,7 +6,8 @@ from tests.adaptors.bridge import family_parity
 
 _FAMILIES = (
   'punctuator',
-  pytest.param('mt_rnmt', marks=pytest.mark.slow),
+  # The same recurrent layers, and the attention of asr_grapheme.
+  pytest.param('mt_rnmt', marks=pytest.mark.exhaustive),
 )
 
 

@@ -17,7 +17,8 @@ _FAMILIES = (
   'mt_transformer',
   # The same layers, with other sizes and unsharded embeddings, as mt_xendec's.
   pytest.param('wmtm16', marks=pytest.mark.exhaustive),
-  pytest.param('mt_xendec', marks=pytest.mark.slow),
+  # The test of its dropout runs the same layers.
+  pytest.param('mt_xendec', marks=pytest.mark.exhaustive),
   pytest.param('milan', marks=pytest.mark.slow),
 )
 

@@ -16,7 +16,7 @@ def _without_noise(family):
   return params
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_twenty_steps():
   """Of the stock learner, with the moving statistics of batch norms."""
   params = _without_noise(asr_grapheme)

@@ -33,7 +33,7 @@ def _check(params, batches, without_gradient=''):
       assert np.any(value != theirs.first[path]), path
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_twenty_steps_of_voxels_and_centers_and_laplace_loss():
   _check(_params(), [center_point.batch(seed) for seed in range(20)])
 

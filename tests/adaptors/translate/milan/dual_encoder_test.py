@@ -22,7 +22,7 @@ from tests.adaptors.translate import parity, task_parity, tiny_task
 _KEYS = '.source_proj_b'
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_twenty_steps_of_two_texts():
   batches = [milan.batch(seed) for seed in range(20)]
   task_parity.check(

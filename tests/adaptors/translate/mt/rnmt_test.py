@@ -10,7 +10,7 @@ from tests.adaptors.translate import task_parity, tiny_task
 from tests.adaptors.translate.mt import sequences
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize('family', [mt_rnmt, punctuator])
 def test_twenty_steps(family):
   """Of the stock learner: Adam with regularization and a ramp of the rate."""

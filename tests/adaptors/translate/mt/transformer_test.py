@@ -13,7 +13,7 @@ def _params(**changes):
   return mt_transformer.task_params(num_layers=2, **changes)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_twenty_steps():
   """Of the stock base model's learner: Adam with its schedule."""
   batches = [mt_transformer.batch(seed) for seed in range(20)]

@@ -21,7 +21,7 @@ from tests.adaptors.translate import (
 _WITHOUT = 'source_proj_b'
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_twenty_steps():
   batches = [mt_xendec.batch(seed) for seed in range(20)]
   task_parity.check(mt_xendec.task_params(), batches, without_gradient=_WITHOUT)

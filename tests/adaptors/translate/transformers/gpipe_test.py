@@ -100,7 +100,7 @@ def test_loss_metrics_and_gradients(stock, do_eval):
   )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_twenty_steps(stock):
   """With the experiment's Adam, and a schedule that peaks earlier."""
   params = stock.Copy()
