@@ -105,8 +105,8 @@ def get_sparsity_mask(
   """
   if order not in list(SparsityOrder) or offset < 0:
     raise errors.UserError(
-      f'get_sparsity_mask: order is {order!r} and offset {offset}; expected C'
-      ' or R, and an offset that is not negative'
+      f'get_sparsity_mask: order is {str(order)!r} and offset {offset};'
+      ' expected C or R, and an offset that is not negative'
     )
   if not 0 <= n_sparsity <= m_sparsity:
     raise errors.UserError(
