@@ -28,7 +28,10 @@ quantization quantization.attentions quantization.conformers
 quantization.conv quantization.embedding_softmax quantization.linears
 quantization.ngrammer quantization.operations quantization.optimization
 quantization.quantization_hparams quantization.quantize
-quantization.quantizer quantization.searchable quantization.sub_channels
+quantization.quantizer quantization.searchable quantization.sparsity
+quantization.sparsity.sparsifier quantization.sparsity.sparsity
+quantization.sparsity.sparsity_hparams quantization.sparsity.sparsity_modes
+quantization.sub_channels
 quantization.transformers quantization.transformer_models quantization.utils
 quantizer quantizer_objectives repeats resnets rnn_cell searchable sedd
 sequential sharding spectrum_augmenter ssm ssm_transformers stats stochastics
@@ -117,6 +120,9 @@ MODULES: dict[str, tuple[str, ...]] = {
     'pax_compat.layers.quantization.rounding',
     'pax_compat.layers.quantization.sub_channels',
     'pax_compat.layers.quantization.training_products',
+  ),
+  'praxis.layers.quantization.sparsity.sparsity': (
+    f'{_OWN}.sparsity_functions',
   ),
   'praxis.layers.quantizer_objectives': (
     'pax_compat.layers.quantizer.quantizer_objectives',

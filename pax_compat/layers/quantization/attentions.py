@@ -3,6 +3,7 @@
 Shapes: B batch, T targets, S sources, D model dims, N heads, H dims of a head.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -26,18 +27,29 @@ from pax_compat.layers.quantization.quantizer import (
   QuantizationMethods,
   settings_field,
 )
+from pax_compat.layers.quantization.sparsity.sparsifier import SparseProduct
+from pax_compat.layers.quantization.sparsity.sparsity_hparams import (
+  SparsityHParams,
+)
 
 
 class AttentionProjection(
-  QuantizationMethods, attention_projections.AttentionProjection
+  SparseProduct, QuantizationMethods, attention_projections.AttentionProjection
 ):
   """A projection with one scale for each output: [N, H] or [D].
 
   Attributes:
     quantization: the settings; None is the layer without quantization.
+    sparsity: settings of a sparse weight; None prunes nothing.
   """
 
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *attention_projections.AttentionProjection.SILENT_UNLESS_SET,
+    'sparsity',
+  )
+
   quantization: QuantizationParams | None = settings_field()
+  sparsity: SparsityHParams | None = None
 
   def _equation(self) -> str:
     heads = 'h' if self.attention_combine_dims else 'nh'
@@ -93,18 +105,26 @@ class AttentionProjectionLoRA(LowRankUpdate, AttentionProjection):
 
 
 class CombinedQKVProjectionLayer(
-  QuantizationMethods, attention_projections.CombinedQKVProjectionLayer
+  SparseProduct,
+  QuantizationMethods,
+  attention_projections.CombinedQKVProjectionLayer,
 ):
   """Projections of queries, keys and values, with scales [3, N, H].
 
   Attributes:
     quantization: the settings; None is the layer without quantization.
+    sparsity: settings of a sparse weight; None prunes nothing.
   """
 
+  SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
+    *attention_projections.CombinedQKVProjectionLayer.SILENT_UNLESS_SET,
+    'sparsity',
+  )
   ONE_INPUT_SCALE: ClassVar[bool] = True
   _PACK_4BIT_DIM: ClassVar[int | None] = 1
 
   quantization: QuantizationParams | None = settings_field()
+  sparsity: SparsityHParams | None = None
 
   def _equation(self) -> str:
     heads = 'h' if self.attention_combine_dims else 'nh'

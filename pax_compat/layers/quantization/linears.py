@@ -21,20 +21,27 @@ from pax_compat.layers.quantization.quantizer import (
   QuantizationMethods,
   settings_field,
 )
+from pax_compat.layers.quantization.sparsity.sparsifier import SparseProduct
+from pax_compat.layers.quantization.sparsity.sparsity_hparams import (
+  SparsityHParams,
+)
 
 
-class Linear(QuantizationMethods, linears.Linear):
+class Linear(SparseProduct, QuantizationMethods, linears.Linear):
   """A product with a quantized matrix [I, O]; one scale for each output.
 
   Attributes:
     quantization: the settings; None is the layer without quantization.
+    sparsity: settings of a sparse matrix; None prunes nothing.
     rank: if positive, there are two matrices instead: `w_a` [I, rank] and `w_b`
       [rank, O].
   """
 
   QUANTIZED = ('w', 'w_a', 'w_b')
+  SILENT_UNLESS_SET = (*linears.Linear.SILENT_UNLESS_SET, 'sparsity')
 
   quantization: QuantizationParams | None = settings_field()
+  sparsity: SparsityHParams | None = None
   rank: int = -1
 
   def _equation(self) -> str:
@@ -44,6 +51,8 @@ class Linear(QuantizationMethods, linears.Linear):
     if self.rank <= 0:
       super().setup()
       return
+    if self.prunes:
+      raise errors.UserError('Linear.sparsity is not supported with rank')
     self.create_child('einsum', self.einsum_tpl.clone())
     split = self.weight_split_dims_mapping.wt
     for name, shape in (

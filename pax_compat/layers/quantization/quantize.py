@@ -34,6 +34,7 @@ from pax_compat.layers.quantization.quantization_hparams import (
   TransformerLayer,
   WeightQuantizationParams,
 )
+from pax_compat.layers.quantization.sparsity import sparsifier
 
 
 def set_transformer_quantization(
@@ -471,7 +472,8 @@ def quantize_variables(
   Args:
     config: config of the model or layer, whose quantized layers have the mode
       INFERENCE.
-    variables: variables of the same model with floats, unboxed.
+    variables: variables of the same model with floats, unboxed; its sparse
+      weights are pruned.
     *inputs: arguments of the model; only their shapes are used.
     **named: arguments by name.
 
@@ -488,6 +490,7 @@ def quantize_variables(
     return model.init_boxed(keys, *inputs, **named)
 
   boxes = jax.eval_shape(init)[base_layer.PARAMS]
+  variables = sparsifier.materialize(variables)
   params = _converted(boxes, variables[base_layer.PARAMS], '', model.dtype)
   return {**variables, base_layer.PARAMS: params}
 

@@ -220,12 +220,16 @@ class QuantizationMethods:
 
     See `quantize.quantize_variables` for a model.
     """
-    tree = super().quantize_weight()
+    tree = self._float_tree()
     for name, stored in self._to_quantize(tree).items():
       tree[base_layer.PARAMS] |= stored_weights.quantized_weight(
-        name, self.get_var(name), stored, self.dtype
+        name, tree[base_layer.PARAMS][name], stored, self.dtype
       )
     return tree
+
+  def _float_tree(self) -> dict[str, Any]:
+    """Returns the weights that `quantize_weight` converts."""
+    return super().quantize_weight()
 
   def quantized_partition_specs(self) -> dict[str, Any]:
     """Returns a `BoxedPartitionSpec` for each weight of `quantize_weight`."""

@@ -19,6 +19,13 @@ def test_the_code_of_the_page_runs():
   float_outputs = names['config'].Instantiate().apply(trained, *batch)
   errors = np.abs(np.asarray(names['outputs']) - np.asarray(float_outputs))
   assert 0 < errors.mean() < 0.3 * np.abs(float_outputs).mean()
+  masks = jax.tree.map(np.shape, names['sparse_trained'])['non_trainable']
+  assert 'w_sparsity_mask' in str(masks)
+  assert 'non_trainable' not in names['pruned']
+  pruned = jax.tree.map(np.shape, names['pruned'])
+  assert pruned == jax.tree.map(np.shape, trained)
+  checked = names['checked'].Instantiate().apply(trained, *batch)
+  np.testing.assert_allclose(checked, float_outputs, atol=1e-5)
   updated = jax.tree_util.tree_flatten_with_path(names['updates'])[0]
   trains = [
     path
