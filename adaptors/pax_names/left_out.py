@@ -108,10 +108,6 @@ _REASONS = {
   'pmap is not supported; use `DpSgdStochasticGradient`': """
     paxml.sgf.PercoreClippedDpSgdGradient
     """,
-  'layers have no ghost norms; use `DpSgdStochasticGradient` with an'
-  ' inner_batch_size': """
-    paxml.sgf.GhostClippingDpSgdStochasticGradient
-    """,
 }
 
 # The reason, by name.

@@ -44,7 +44,9 @@ base_metrics base_task checkpoint_creators checkpoint_managers
 checkpoint_metadata checkpoint_paths checkpoint_types checkpoint_version
 checkpoints contrib decode_programs eval_lib executors experiment_registry
 experiment_utils experimental experimental.baseline_experiment
-experimental.nested_map_config_helper ghostnorm host_callback io_utils learners
+experimental.nested_map_config_helper ghostnorm ghostnorm.base
+ghostnorm.embedding ghostnorm.generic_wrapper ghostnorm.linears host_callback
+io_utils learners
 main metric_utils parameterized_experiment partitioning profiling programs
 seqio_input setup_jax sgf summary_utils tasks tasks.lm tasks.lm.input_generator
 tasks.lm.model_params tasks.lm.params tasks.test tasks.vision
@@ -372,7 +374,8 @@ INSTEAD: dict[str, str] = {
   'paxml.eval_lib': 'use pax_compat.main with --mode=eval',
   'paxml.executors': 'use pax_compat.trainer',
   'paxml.ghostnorm': (
-    'use learners.sgf.DpSgdStochasticGradient; layers have no ghost norms'
+    'layers have ghost norms by themselves, see docs/training.md; a layer of'
+    ' your own is wrapped by generate_wrapped_template with force_wrap=True'
   ),
   'paxml.host_callback': 'use jax.pure_callback',
   'paxml.io_utils': 'outputs are JSON lines, in eval_out and decode_out',

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from pax_compat import base_layer, errors
 from pax_compat.config import Config
+from pax_compat.layer_core.gradients import ghost_norms
 from pax_compat.layers import products
 
 
@@ -57,6 +58,28 @@ class ArrayLookup(base_layer.BaseLayer):
   def __call__(self, x: jax.Array, idx) -> jax.Array:
     """Returns `x[idx]`."""
     return x[idx]
+
+
+def weight_product(
+  layer: base_layer.BaseLayer,
+  equation: str,
+  inputs: jax.Array,
+  weight: jax.Array,
+) -> jax.Array:
+  """Returns the product of a layer's child `einsum` with its weight `w`.
+
+  It has a tap of `ghost_norms`, unless another template replaces the product.
+
+  Args:
+    layer: has the field `einsum_tpl`.
+    equation: see `EinsumOp`.
+    inputs: first operand.
+    weight: second one.
+  """
+  outputs = layer.einsum(equation, inputs, weight)
+  if is_replaced(layer.einsum_tpl, EinsumOp):
+    return outputs
+  return ghost_norms.product(layer, 'w', equation, inputs, outputs)
 
 
 def check_count(layer: base_layer.BaseLayer, args: tuple, expected: int):

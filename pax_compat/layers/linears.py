@@ -12,6 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layer_core.gradients import ghost_norms
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import activations, base_ops
 from pax_compat.layers.input_checks import check_last_dim
@@ -110,7 +111,7 @@ class Linear(base_layer.BaseLayer):
     self, equation: str, inputs: jax.Array, weight: jax.Array
   ) -> jax.Array:
     """Returns the product with the weight."""
-    return self.einsum(equation, inputs, weight)
+    return base_ops.weight_product(self, equation, inputs, weight)
 
 
 class Bias(base_layer.BaseLayer):
@@ -138,6 +139,7 @@ class Bias(base_layer.BaseLayer):
     """Returns `inputs` [..., O] plus the bias."""
     check_last_dim(self, 'dims', inputs)
     outputs = inputs + self.theta.b
+    outputs = ghost_norms.added(self, 'b', outputs, inputs.ndim - 1)
     return self.shard(outputs, self.activation_split_dims_mapping.out)
 
 

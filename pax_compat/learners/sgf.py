@@ -1,5 +1,8 @@
 """Stochastic gradients: what `Learner.stochastic_gradient` can be."""
 
+from pax_compat.learners.gradients.ghost_clipping import (
+  GhostClippingDpSgdStochasticGradient,
+)
 from pax_compat.learners.gradients.private import (
   AugMulDpSgdStochasticGradient,
   DpSgdStochasticGradient,
@@ -18,6 +21,7 @@ __all__ = [
   'BaseStochasticGradient',
   'DPGradAuxInfo',
   'DpSgdStochasticGradient',
+  'GhostClippingDpSgdStochasticGradient',
   'GradAuxInfo',
   'MicrobatchDpSgdStochasticGradient',
   'PerLayerDpSgdStochasticGradient',

@@ -7,16 +7,25 @@ from jax.sharding import AxisType
 
 from pax_compat import errors, learners, optimizers
 from pax_compat.base_layer import PARAMS
+from pax_compat.layers import embedding_softmax
 from pax_compat.learners import sgf
 from pax_compat.trainer import partitioning
 from tests.pax_compat.trainer import tiny
 
+_CLASSES = [
+  sgf.DpSgdStochasticGradient,
+  sgf.GhostClippingDpSgdStochasticGradient,
+]
 
-def _program(mesh):
+
+def _program(mesh, cls=sgf.DpSgdStochasticGradient):
   task = tiny.task()
+  task.model.lm_tpl.separate_embedding_tpl = (
+    embedding_softmax.Embedding.config()
+  )
   task.train.learner.set(
     optimizer=optimizers.Sgd.config(learning_rate=1.0),
-    stochastic_gradient=sgf.DpSgdStochasticGradient.config(
+    stochastic_gradient=cls.config(
       l2_norm_clip=0.1,
       noise_multiplier=0.1,
       spmd_axis_name='data',
@@ -25,10 +34,13 @@ def _program(mesh):
   return tiny.make_program(task, mesh)
 
 
-def test_a_mesh_makes_the_steps_of_one_device():
-  split, history = tiny.train(_program(partitioning.create_mesh(None, None)), 2)
+@pytest.mark.parametrize('cls', _CLASSES)
+def test_a_mesh_makes_the_steps_of_one_device(cls):
+  split, history = tiny.train(
+    _program(partitioning.create_mesh(None, None), cls), 2
+  )
   one, want = tiny.train(
-    _program(jax.make_mesh([1], ['data'], (AxisType.Auto,))), 2
+    _program(jax.make_mesh([1], ['data'], (AxisType.Auto,)), cls), 2
   )
   expected = learners.by_path(one.mdl_vars[PARAMS])
   for path, weight in learners.by_path(split.mdl_vars[PARAMS]).items():

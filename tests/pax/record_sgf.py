@@ -23,6 +23,17 @@ def main():
   for name in sgf_cases.CASES:
     made = sgf_cases.results(sgf, lambda cls, fields: cls(**fields), name)
     found |= {f'{name}/{path}': x for path, x in made.items()}
+  modules = ('praxis.base_layer', 'praxis.pax_fiddle')
+  ghostnorm = ('paxml.ghostnorm.embedding', 'paxml.ghostnorm.linears')
+  for name in sgf_cases.GHOST_CASES:
+    made = sgf_cases.ghost_results(
+      sgf,
+      *map(importlib.import_module, modules),
+      tuple(map(importlib.import_module, ghostnorm)),
+      lambda cls, fields: cls(**fields),
+      name,
+    )
+    found |= {f'{name}/{path}': x for path, x in made.items()}
   np.savez_compressed(RECORDED, **found)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams, WeightInit
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layer_core.gradients import ghost_norms
 from pax_compat.layers import base_ops
 
 # Fields of a projection that a config's text omits unless set.
@@ -46,7 +47,15 @@ class _Projection(base_layer.BaseLayer):
     self, equation: str, inputs: jax.Array, weight: jax.Array
   ) -> jax.Array:
     """Returns the product with the weight."""
-    return self.einsum(equation, inputs, weight)
+    return base_ops.weight_product(self, equation, inputs, weight)
+
+  def add_bias(self, projected: jax.Array) -> jax.Array:
+    """Returns `projected` plus the bias, if there is one."""
+    if not self.use_bias:
+      return projected
+    bias = self.theta.b
+    leading = projected.ndim - bias.ndim
+    return ghost_norms.added(self, 'b', projected + bias, leading)
 
 
 class AttentionProjection(_Projection):
@@ -123,7 +132,7 @@ class AttentionProjection(_Projection):
     projected = self.product(
       equation, inputs.astype(self.compute_dtype), weight
     )
-    return projected + self.theta.b if self.use_bias else projected
+    return self.add_bias(projected)
 
 
 class OneHeadedAttentionProjection(_Projection):
@@ -168,7 +177,7 @@ class OneHeadedAttentionProjection(_Projection):
     projected = self.product(
       '...d,dh->...h', inputs.astype(self.compute_dtype), weight
     )
-    return projected + self.theta.b if self.use_bias else projected
+    return self.add_bias(projected)
 
 
 class CombinedQKVProjectionLayer(_Projection):
@@ -236,6 +245,8 @@ class CombinedQKVProjectionLayer(_Projection):
     if self.use_bias:
       ones = (1,) * (inputs.ndim - 1)
       projected += self.theta.b.reshape(3, *ones, *heads)
+      leading = inputs.ndim - 1
+      projected = ghost_norms.added(self, 'b', projected, leading, before=1)
     query, key, value = projected
     return query, key, value
 

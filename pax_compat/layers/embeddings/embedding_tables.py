@@ -12,6 +12,7 @@ from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED
 from pax_compat.layer_core import flop_scopes, sharding
+from pax_compat.layer_core.gradients import ghost_norms
 from pax_compat.layer_core.row_gradients import (
   lookup_with_row_statistics,
   no_statistics,
@@ -71,6 +72,30 @@ def replaceable_lookup(
     one_hot = jax.nn.one_hot(ids, table.shape[0], dtype=table.dtype)
     return layer.einsum('...y,yz->...z', one_hot, table)
   return lookup(table, ids, layer.lookup_style)
+
+
+def with_tap(
+  layer: base_layer.BaseLayer,
+  table: jax.Array,
+  ids: jax.Array,
+  vectors: jax.Array,
+  num_rows: int,
+) -> jax.Array:
+  """Returns `vectors` with a tap of the weight `emb_var`; see `ghost_norms`.
+
+  Args:
+    layer: has the field `lookup_style`, see `lookup`.
+    table: [V, D], the first rows of the weight.
+    ids: [...], int.
+    vectors: [..., D], those of `ids`.
+    num_rows: number of rows of the weight.
+  """
+  if not ghost_norms.is_active():
+    return vectors
+  if layer.lookup_style == 'index':  # As an index does.
+    ids = jnp.where(ids < 0, ids + len(table), ids)
+  rows = jnp.where(ids < len(table), ids, num_rows)
+  return ghost_norms.looked_up(layer, 'emb_var', rows, vectors, num_rows)
 
 
 class VectorsSharding(base_layer.BaseLayer.ActivationSharding):
@@ -153,7 +178,13 @@ class Embedding(base_layer.BaseLayer):
 
   def _vectors(self, ids: jax.Array) -> jax.Array:
     """Returns the rows [..., D] of the table."""
-    return lookup(self.theta.emb_var, ids, self.lookup_style)
+    table = self._table()
+    vectors = lookup(table, ids, self.lookup_style)
+    return with_tap(self, table, ids, vectors, self.num_classes)
+
+  def _table(self) -> jax.Array:
+    """Returns the table [V, D]."""
+    return self.theta.emb_var
 
   def extend_step(self, ids: jax.Array, *, time_step: jax.Array) -> jax.Array:
     """Returns the vectors of a decoding step; they do not depend on it."""

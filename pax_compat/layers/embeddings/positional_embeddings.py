@@ -150,6 +150,9 @@ class TrainablePositionalEmbedding(base_layer.BaseLayer):
       vectors = table[None]
     else:
       vectors = embedding_tables.replaceable_lookup(self, table, rows)
+    vectors = embedding_tables.with_tap(
+      self, table, rows, vectors, self.max_seq_length
+    )
     if self.scale_sqrt_depth:
       vectors = vectors * math.sqrt(self.embedding_dims)
     return embedding_tables.shard_vectors(self, vectors)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import WeightHParams
 from pax_compat.config import REQUIRED, Config, sub_config_field
+from pax_compat.layer_core.gradients import ghost_norms
 from pax_compat.layers import linears
 from pax_compat.layers.softmaxes import vocabulary_loss
 from pax_compat.layers.softmaxes.vocabulary_loss import CrossEntropy, Target
@@ -224,6 +225,8 @@ class BaseSoftmax(base_layer.BaseLayer):
   def _chunk_size(self, inputs: jax.Array) -> int:
     if self.chunk_size is not None:
       return self.chunk_size
+    if ghost_norms.is_active():
+      return 0
     mesh = jax.sharding.get_abstract_mesh()
     return vocabulary_loss.best_chunk_size(
       (*inputs.shape[:-1], self.num_classes), 1 if mesh.empty else mesh.size

@@ -5,6 +5,7 @@ rows of an inner batch, whose gradients are in memory at a time.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,6 +16,8 @@ from pax_compat import errors
 from pax_compat.learners.gradients.stochastic import (
   BaseStochasticGradient,
   DPGradAuxInfo,
+  GradAuxInfo,
+  LossFn,
 )
 
 
@@ -88,24 +91,11 @@ class DpSgdStochasticGradient(BaseStochasticGradient):
       lambda x: x.reshape(inner, -1, rows // parts, *x.shape[2:]), batch
     )
     keys = jax.random.split(prng_key, steps)
-    of_examples = jax.vmap(
-      jax.value_and_grad(loss_fn, has_aux=True),
-      in_axes=(None, (None, 0), None),
-      spmd_axis_name=self.spmd_axis_name,
-    )
 
     def of_inner_batch(step):
       own = jax.tree.map(lambda x: x[:, step], batch)
-      (losses, aux), gradients = of_examples(
-        mdl_vars_grad, (others, own), keys[step]
-      )
-      gradients = jax.tree.map(
-        lambda g: jnp.mean(g.reshape(-1, parts, *g.shape[1:]), axis=1),
-        gradients,
-      )
-      weight = aux.loss_weight if self.use_loss_weight_scaling else 1.0
-      gradients, reported = self._clip_and_mean(
-        gradients, weight * self.l2_norm_clip
+      (losses, aux), gradients, reported = self._clipped(
+        loss_fn, mdl_vars_grad, (others, own), keys[step], parts
       )
       aux = self.process_aux_info(aux)
       aux = DPGradAuxInfo(aux.aux_info, aux.loss_weight, reported)
@@ -127,6 +117,51 @@ class DpSgdStochasticGradient(BaseStochasticGradient):
   def _prepare_inputs(self, batch: Any) -> Any:
     """Returns a batch [B, ...] as microbatches [N, M, ...]."""
     return jax.tree.map(lambda x: jnp.expand_dims(x, 1), batch)
+
+  def _clipped(
+    self,
+    loss_fn: LossFn,
+    weights: Any,
+    others_and_batch: tuple[Any, Any],
+    key: jax.Array,
+    parts: int,
+  ) -> tuple[tuple[jax.Array, Any], Any, dict[str, Any]]:
+    """Returns (losses [I], aux info), mean clipped gradients, what to report.
+
+    Args:
+      loss_fn: see `grad_fn`.
+      weights: likewise.
+      others_and_batch: other variables, and the inner batch [I, ...].
+      key: the random key of all examples.
+      parts: how many neighbouring rows of the inner batch are parts of one
+        example, whose gradient is the mean of theirs.
+    """
+    compute = self._for_each(jax.value_and_grad(loss_fn, has_aux=True))
+    (losses, aux), gradients = compute(weights, others_and_batch, key)
+    gradients = jax.tree.map(
+      lambda g: jnp.mean(g.reshape(-1, parts, *g.shape[1:]), axis=1),
+      gradients,
+    )
+    mean, reported = self._clip_and_mean(gradients, self._limit(aux))
+    return (losses, aux), mean, reported
+
+  def _for_each(self, fn: Callable[..., Any], *mapped: int) -> Callable:
+    """Returns a function of inner batches, of one (w, (others, batch), key).
+
+    Args:
+      fn: the function of one example.
+      *mapped: axes of further arguments.
+    """
+    return jax.vmap(
+      fn,
+      in_axes=(None, (None, 0), None, *mapped),
+      spmd_axis_name=self.spmd_axis_name,
+    )
+
+  def _limit(self, aux: GradAuxInfo) -> Any:
+    """Returns the largest norm, [] or [I]."""
+    weight = aux.loss_weight if self.use_loss_weight_scaling else 1.0
+    return weight * self.l2_norm_clip
 
   def _clip_and_mean(self, gradients: Any, limit: Any) -> tuple[Any, dict]:
     """Returns the mean of clipped gradients, and what to report.

@@ -53,5 +53,5 @@ def test_names_are_here_or_left_out_for_a_reason(module_name):
 def test_a_name_that_is_left_out_says_why():
   pax_names.install()
   sgf = importlib.import_module('paxml.sgf')
-  with pytest.raises(AttributeError, match='no ghost norms'):
-    _ = sgf.GhostClippingDpSgdStochasticGradient
+  with pytest.raises(AttributeError, match='pmap is not supported'):
+    _ = sgf.PercoreClippedDpSgdGradient

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from pax_compat import errors, learners, optimizers
+from pax_compat import errors, layers, learners, optimizers
 from pax_compat.base_layer import PARAMS
+from pax_compat.layers import embedding_softmax
 from pax_compat.learners import sgf
 from pax_compat.trainer import loss_gradients
 from tests.pax_compat.trainer import tiny
@@ -45,6 +46,40 @@ def test_private_training():
   for path, weight in first.items():
     is_same = np.array_equal(after[path], weight)
     assert is_same == path.startswith('lm/final_ln'), path
+
+
+def test_ghost_clipping_of_stacked_layers():
+  """A Transformer's steps are those with gradients of examples."""
+
+  def steps(cls):
+    task = tiny.task()
+    lm = task.model.lm_tpl
+    lm.separate_embedding_tpl = embedding_softmax.Embedding.config()
+    lm.stacked_transformer_tpl = layers.StackedTransformerRepeated.config(
+      block=lm.stacked_transformer_tpl, x_times=2
+    )
+    task.train.learner.set(
+      optimizer=optimizers.Sgd.config(learning_rate=1.0),
+      stochastic_gradient=cls.config(l2_norm_clip=0.3, noise_multiplier=0.2),
+    )
+    state, [metrics] = tiny.train(tiny.make_program(task), 1)
+    return learners.by_path(state.mdl_vars[PARAMS]) | metrics
+
+  plain = steps(sgf.DpSgdStochasticGradient)
+  ghost = steps(sgf.GhostClippingDpSgdStochasticGradient)
+  assert ghost.keys() == plain.keys()
+  for name, value in ghost.items():
+    np.testing.assert_allclose(
+      value, plain[name], rtol=1e-5, atol=1e-6, err_msg=name
+    )
+  assert ghost['dp_metrics/frac_clipped'] > 0
+
+
+def test_ghost_clipping_refuses_a_shared_matrix():
+  with pytest.raises(
+    errors.UserError, match="'lm/softmax/logits_ffn/linear/w' .*elsewhere"
+  ):
+    _steps(sgf.GhostClippingDpSgdStochasticGradient.config(l2_norm_clip=1.0))
 
 
 def test_noise_differs_between_steps():

@@ -1,0 +1,1 @@
+"""Pax's protocol of ghost norms; the learner's ghost clipping needs none."""

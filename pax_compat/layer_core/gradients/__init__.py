@@ -1,0 +1,1 @@
+"""What layers add to a backward pass: norms of the gradients of examples."""
