@@ -167,9 +167,8 @@ class GhostClippingDpSgdStochasticGradient(DpSgdStochasticGradient):
       weights, others_and_batch, key, jnp.zeros([num])
     )
     factors = jnp.minimum(self._limit(aux) / jnp.sqrt(squares), 1.0)
-    factors = jnp.nan_to_num(
-      factors, nan=1.0
-    )  # As Optax: 0 / 0 is not clipped.
+    # 0 / 0 is not clipped, as by Optax.
+    factors = jnp.nan_to_num(factors, nan=1.0)
 
     def weighted(weights):
       with ghost_norms.measuring(None, ()):
