@@ -45,7 +45,6 @@ _FOLDERS = 'tests/on_eight_devices/', 'tests/benchmarks/'
 # Where cases are experiments or recordings.
 _OF_DATA = (
   'tests/adaptors/translate/stock_',
-  'tests/adaptors/users/',
   'tests/golden_test.py',
   'tests/lm_tasks/',
   'tests/notebooks_test.py',

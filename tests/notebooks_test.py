@@ -31,7 +31,16 @@ def test_is_valid_and_was_run(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', _NOTEBOOKS)
+@pytest.mark.parametrize(
+  'name',
+  [
+    # Its commands are those of the migration guide, whose test runs them.
+    pytest.param(name, marks=pytest.mark.exhaustive)
+    if name == 'migrating'
+    else name
+    for name in _NOTEBOOKS
+  ],
+)
 def test_runs(name, tmp_path, monkeypatch):
   monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
   # A cell that raises, or takes longer, raises here.

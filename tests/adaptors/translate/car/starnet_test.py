@@ -15,7 +15,7 @@ def _params(family, **fields):
   return params
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
   ('family', 'corners'), [(starnet_kitti, 0.0), (starnet_waymo, 0.5)]
 )
