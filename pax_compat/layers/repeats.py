@@ -196,6 +196,8 @@ class Repeat(base_layer.BaseLayer):
       split_rngs={True: True},
       length=self.x_times,
       unroll=unroll,
+      # Nothing is broadcast; the check traces the layer once more.
+      check_constancy_invariants=False,
       metadata_params={
         'x_times': self.x_times,
         'mesh_axis': None if split is None else split[0],
