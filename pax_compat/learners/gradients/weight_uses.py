@@ -44,7 +44,7 @@ _OF_TAPS = {
     {'broadcast_in_dim', 'dot_general', 'gather', 'slice'}
   ),
 }
-# Uses that are no operation of their own.
+# A use whose operation is not known.
 _UNKNOWN = 'unknown'
 
 

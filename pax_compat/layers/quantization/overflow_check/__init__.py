@@ -1,6 +1,7 @@
 """Layers that warn of outputs beyond the range of a small float type."""
 
 import dataclasses
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -73,24 +74,36 @@ class OverflowChecker(OverflowMethods, base_layer.BaseLayer):
   overflow_limits: OverflowLimits = instance_field(OverflowLimits)
 
 
-class FeedForwardOverflowCheck(OverflowMethods, linears.FeedForward):
+class _CheckedOutputs(OverflowMethods):
+  """Mixin of layers with one array of outputs, which is checked.
+
+  Attributes:
+    CLASS_NAME: name of the layer's class in messages.
+  """
+
+  CLASS_NAME: ClassVar[str]
+
+  def __call__(self, inputs: jax.Array) -> jax.Array:
+    """Maps `inputs` as the layer without checks does."""
+    outputs = super().__call__(inputs)
+    self.check_overflow(outputs, self.CLASS_NAME, self.name)
+    return outputs
+
+
+class FeedForwardOverflowCheck(_CheckedOutputs, linears.FeedForward):
   """A feed-forward layer whose outputs are checked.
 
   Attributes:
     overflow_limits: the limits.
   """
 
-  overflow_limits: OverflowLimits = instance_field(OverflowLimits)
+  CLASS_NAME = 'FeedForward'
 
-  def __call__(self, inputs: jax.Array) -> jax.Array:
-    """Maps `inputs` as `FeedForward` does."""
-    outputs = super().__call__(inputs)
-    self.check_overflow(outputs, 'FeedForward', self.name)
-    return outputs
+  overflow_limits: OverflowLimits = instance_field(OverflowLimits)
 
 
 class AttentionProjectionOverflowCheck(
-  OverflowMethods, attention_projections.AttentionProjection
+  _CheckedOutputs, attention_projections.AttentionProjection
 ):
   """A projection whose outputs are checked.
 
@@ -98,13 +111,23 @@ class AttentionProjectionOverflowCheck(
     overflow_limits: the limits.
   """
 
+  CLASS_NAME = 'AttentionProjection'
+
   overflow_limits: OverflowLimits = instance_field(OverflowLimits)
 
-  def __call__(self, inputs: jax.Array) -> jax.Array:
-    """Maps `inputs` as `AttentionProjection` does."""
-    outputs = super().__call__(inputs)
-    self.check_overflow(outputs, 'AttentionProjection', self.name)
-    return outputs
+
+class OneHeadedAttentionProjectionOverflowCheck(
+  _CheckedOutputs, attention_projections.OneHeadedAttentionProjection
+):
+  """A projection into one head whose outputs are checked.
+
+  Attributes:
+    overflow_limits: the limits.
+  """
+
+  CLASS_NAME = 'OneHeadedAttentionProjection'
+
+  overflow_limits: OverflowLimits = instance_field(OverflowLimits)
 
 
 class CombinedQKVProjectionLayerOverflowCheck(
@@ -125,24 +148,6 @@ class CombinedQKVProjectionLayerOverflowCheck(
     outputs = super().__call__(inputs)
     for kind, x in zip('qkv', outputs, strict=True):
       self.check_overflow(x, f'CombinedQKVProjection {kind}', self.name)
-    return outputs
-
-
-class OneHeadedAttentionProjectionOverflowCheck(
-  OverflowMethods, attention_projections.OneHeadedAttentionProjection
-):
-  """A projection into one head whose outputs are checked.
-
-  Attributes:
-    overflow_limits: the limits.
-  """
-
-  overflow_limits: OverflowLimits = instance_field(OverflowLimits)
-
-  def __call__(self, inputs: jax.Array) -> jax.Array:
-    """Maps `inputs` as `OneHeadedAttentionProjection` does."""
-    outputs = super().__call__(inputs)
-    self.check_overflow(outputs, 'OneHeadedAttentionProjection', self.name)
     return outputs
 
 
@@ -188,7 +193,7 @@ def _check(owner: Config, name: str, cls: type, limits: OverflowLimits):
     found = None if tpl is None else config_lib.class_name(tpl)
     raise errors.UserError(
       f'{config_lib.class_name(owner)}.{name} is {found}, whose outputs cannot'
-      f' be checked; expected {cls.__mro__[2].__name__}'
+      f' be checked; expected {cls.__bases__[-1].__name__}'
     )
   fields = config_lib.set_fields(tpl)
   setattr(owner, name, cls.config(**fields, overflow_limits=limits))

@@ -108,7 +108,7 @@ class MaterializeMode(BaseSparsityScheduleMode):
 
 @dataclasses.dataclass
 class InferenceMode(BaseSparsityScheduleMode):
-  """There is no mask: the weights that are loaded are pruned already."""
+  """Without masks: the weights that are loaded are pruned already."""
 
   def update_cond(self, step, mask_update_times):
     return jnp.bool_(False)
