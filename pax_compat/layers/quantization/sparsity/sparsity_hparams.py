@@ -83,9 +83,8 @@ class PolynomialDecayParams:
 
   def __post_init__(self):
     if self.end_step <= self.begin_step:
-      raise errors.UserError(
-        f'PolynomialDecayParams.end_step is {self.end_step}; expected more than'
-        f' begin_step, {self.begin_step}'
+      raise errors.wrong_field(
+        self, 'end_step', f'more than begin_step, {self.begin_step}'
       )
 
   def rate(self, step: jax.Array) -> jax.Array:
@@ -131,11 +130,7 @@ class WeightSparsityParams:
         raise errors.UserError(
           f'{where}.{name} is not supported; Pax reads it nowhere'
         )
-    for name in ('sparse_ste_weight', 'offset'):
-      if getattr(self, name) < 0:
-        raise errors.UserError(
-          f'{where}.{name} is {getattr(self, name)}; expected 0 or more'
-        )
+    errors.check_least(self, 0, 'sparse_ste_weight', 'offset')
     if self.sparse_ste and self.has_pruned_value:
       raise errors.UserError(
         f'{where}.pruned_value is not supported with sparse_ste'
@@ -196,10 +191,7 @@ class SparsityHParams:
     ):
       if getattr(self, name) not in known:
         expected = ', '.join(repr(x and str(x)) for x in known)
-        raise errors.UserError(
-          f'SparsityHParams.{name} is {getattr(self, name)!r}; expected one of'
-          f' {expected}'
-        )
+        raise errors.wrong_field(self, name, f'one of {expected}')
     self._check_rate()
     self._check_combinations()
 
@@ -257,10 +249,7 @@ class SparsityHParams:
         raise errors.UserError(
           f'SparsityHParams.{name} is not supported with {setting}'
         )
-    if self.block_size < 0:
-      raise errors.UserError(
-        f'SparsityHParams.block_size is {self.block_size}; expected 0 or more'
-      )
+    errors.check_least(self, 0, 'block_size')
     if learned and self.is_active and self.prune_rate is None:
       raise errors.UserError(
         'SparsityHParams.topk_estimator_type needs weight_params.prune_rate'

@@ -82,10 +82,7 @@ class FewShotMode(BaseSparsityScheduleMode):
 
   def __post_init__(self):
     if self.num_shots < 2:
-      raise errors.UserError(
-        f'FewShotMode.num_shots is {self.num_shots}; expected 2 or more, or'
-        ' OneShotMode'
-      )
+      raise errors.wrong_field(self, 'num_shots', '2 or more, or OneShotMode')
 
   def update_cond(self, step, mask_update_times):
     due = self.target_step + mask_update_times * self.mask_update_interval
