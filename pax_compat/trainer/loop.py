@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 
 from pax_compat import checkpoints, errors
-from pax_compat.metrics import metric_writers
+from pax_compat.metrics import metric_writers, time_use
 from pax_compat.metrics import progress as progress_lib
 from pax_compat.runs import job_lock
 from pax_compat.trainer import (
@@ -71,6 +71,7 @@ class Run:
     checkpointer: saves the state.
     writer: writes metrics.
     is_new: whether the run does not continue from a checkpoint of its own.
+    time_use: counts what the time of the run is used for.
     folder: for files that grow, such as profiles: that of the run if it is
       local, else one that is copied to it.
     options: of the run.
@@ -86,6 +87,7 @@ class Run:
   checkpointer: checkpoints.Checkpointer
   writer: metric_writers.MetricWriter
   is_new: bool
+  time_use: time_use.TimeUse
   folder: pathlib.Path
   options: run_options.RunOptions
   print_line: Callable[[str], None]
@@ -190,10 +192,14 @@ class Trainer:
         if run.options.saves_checkpoints:
           run.checkpointer.amend(start, saving.outcome(context))
       if not context.is_last_step_of_run:
-        context = self._train(context, batches, made)
+        with run.time_use.of(time_use.TRAINING):
+          context = self._train(context, batches, made)
       made.counter.flush()
       made.guard.flush()
-      run.checkpointer.wait()
+      with run.time_use.of(time_use.SAVING):
+        run.checkpointer.wait()
+    if self._compiled:
+      run.print_line(f'time: {run.time_use}')
     self._finish(context)
 
   def _prefetcher(self, start: int) -> prefetching.Prefetcher:
@@ -304,7 +310,8 @@ class Trainer:
   def _await_compilation(self):
     """Awaits the train step that is compiled since the run began."""
     ahead = self._run.ahead
-    seconds = ahead.wait()
+    with self._run.time_use.of(time_use.COMPILATION):
+      seconds = ahead.wait()
     if seconds is not None:
       self._record(ahead.shapes, seconds)
 
@@ -317,7 +324,8 @@ class Trainer:
     number = len(self._compiled) + 1
     logging.info('compiling the train step (shape %d): %s', number, shapes)
     began = time.monotonic()
-    yield
+    with self._run.time_use.of(time_use.COMPILATION):
+      yield
     self._record(shapes, time.monotonic() - began)
 
   def _record(self, shapes: str, seconds: float):
@@ -348,7 +356,11 @@ class Trainer:
       print_line=run.print_line,
     )
     report = progress_report.Report(
-      **common, of_input=run.data.train.input_metrics
+      **common,
+      other_metrics=lambda: {
+        **run.data.train.input_metrics(),
+        **run.time_use.metrics(),
+      },
     )
     counter = step_counter.StepCounter(
       progress=progress,
@@ -359,7 +371,12 @@ class Trainer:
       flops=self._flops(),
     )
     stack.enter_context(counter)
-    common |= dict(folder=run.folder, before=counter.flush, stop=self._stop)
+    common |= dict(
+      folder=run.folder,
+      before=counter.flush,
+      stop=self._stop,
+      spent=run.time_use,
+    )
     guard = numbers_guard.NumbersGuard(
       run.program,
       policy=run.options.on_nan,
@@ -449,4 +466,5 @@ class Trainer:
       may_save=may_save,
       of_input=self._run.position.to_save,
       print_line=self._run.print_line,
+      spent=self._run.time_use,
     )

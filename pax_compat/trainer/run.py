@@ -10,7 +10,7 @@ from absl import logging
 from pax_compat import checkpoints, tasks_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
-from pax_compat.metrics import metric_writers
+from pax_compat.metrics import metric_writers, time_use
 from pax_compat.processes import first_process
 from pax_compat.runs import (
   files,
@@ -64,6 +64,7 @@ def train(
       earlier run is overwritten.
     loop.Stopped: SIGTERM or SIGINT arrived. The state is saved.
   """
+  spent = time_use.TimeUse()
   folder = job_dir.answering_path(job_log_dir)
   configs = experiment.configs()
   task, mesh, sharding = _task(experiment, configs)
@@ -88,11 +89,8 @@ def train(
     first = first_batch.FirstBatch(
       experiment, data.train, enforced=config.enforce_input_specs
     )
-    skips = options.on_nan == numbers_guard.SKIP
     with garbage.uncollected():
-      with first_batch.tried(first.example, data.train):
-        made = program.create(task, mesh, first.example, skips_nonfinite=skips)
-      early_checks.check(made, data, first.example)
+      made = _program(task, mesh, first, data, options)
       ahead = stack.enter_context(compiling_ahead.started(made, first))
       state = begin.state(made, checkpointer, first.example, print_line)
     start_lines.write(print_line, made, first.example)
@@ -110,6 +108,7 @@ def train(
       checkpointer=checkpointer,
       writer=stack.enter_context(_writer(grown, options, begin, text)),
       is_new=begin.is_new,
+      time_use=begin.adds_to(spent),
       folder=grown.local,
       options=options,
       print_line=print_line,
@@ -154,6 +153,21 @@ def _inputs(
     input_checkpointing_enabled=bool(train.enable_input_checkpointing),
     known_ids=task.model.known_ids(task.model_config),
   )
+
+
+def _program(
+  task: tasks_lib.SingleTask,
+  mesh: jax.sharding.Mesh,
+  first: first_batch.FirstBatch,
+  data: dataset_inputs.Inputs,
+  options: run_options.RunOptions,
+) -> program.TaskProgram:
+  """Returns the program of a task, which was tried with the first example."""
+  skips = options.on_nan == numbers_guard.SKIP
+  with first_batch.tried(first.example, data.train):
+    made = program.create(task, mesh, first.example, skips_nonfinite=skips)
+  early_checks.check(made, data, first.example)
+  return made
 
 
 @contextlib.contextmanager

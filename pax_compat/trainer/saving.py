@@ -10,6 +10,7 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 from pax_compat import checkpoints, errors
+from pax_compat.metrics import time_use
 from pax_compat.processes import process_channel
 from pax_compat.trainer.actions import StepContext, evaluation_metadata
 
@@ -44,6 +45,7 @@ class Save:
     may_save: Callable[[StepContext], bool] = lambda context: True,
     of_input: Callable[[bytes | None], dict[str, Any]] = lambda state: {},
     print_line: Callable[[str], None] = logging.info,
+    spent: time_use.TimeUse | None = None,
   ):
     """Makes the action.
 
@@ -56,8 +58,10 @@ class Save:
       of_input: maps the input state of the step's batch to the training input's
         entry in the checkpoint.
       print_line: prints a line for the user.
+      spent: counts the time of the run, and is saved; None for a new one.
     """
     self._checkpointer = checkpointer
+    self._spent = spent or time_use.TimeUse()
     self._of_input = of_input
     self._before = before
     self._may_save = may_save
@@ -86,7 +90,10 @@ class Save:
     """Saves a step that was not saved yet, or completes its checkpoint."""
     if self._saved == context.step:
       if not context.evaluations_pending:
-        self._checkpointer.amend_later(context.step, outcome(context))
+        self._checkpointer.amend_later(
+          context.step,
+          {**outcome(context), time_use.TIME_USE: self._spent.to_save()},
+        )
       return
     if context.is_last_step_of_run or self._is_scheduled(context.step):
       self._save(context, evaluation_metadata(context))
@@ -135,15 +142,14 @@ class Save:
       return
     if context.batch is not None:
       input_state = context.batch.input_state
-    self._checkpointer.save(
-      context.step,
-      context.state,
-      {
-        'batches_read': context.step,
-        **about,
-        **self._of_input(input_state),
-      },
-    )
+    extra = {
+      'batches_read': context.step,
+      time_use.TIME_USE: self._spent.to_save(),
+      **about,
+      **self._of_input(input_state),
+    }
+    with self._spent.of(time_use.SAVING):
+      self._checkpointer.save(context.step, context.state, extra)
     self._saved = context.step
 
   def _is_scheduled(self, step: int) -> bool:

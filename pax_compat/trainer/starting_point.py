@@ -6,6 +6,7 @@ from typing import Any
 
 from pax_compat import base_experiment, checkpoints, errors, tasks_lib
 from pax_compat.experiments import resolved
+from pax_compat.metrics import time_use
 from pax_compat.trainer import actions, program, run_options, saving
 from pax_compat.trainer.reporting import run_folder
 from pax_compat.warm_start import start as warm_start
@@ -48,6 +49,12 @@ class StartingPoint:
   def measured(self) -> Any:
     """Scalars of the evaluations of the step that schedules depend on."""
     return self._extra(saving.MEASURED)
+
+  def adds_to(self, spent: time_use.TimeUse) -> time_use.TimeUse:
+    """Returns `spent`, with the time up to the checkpoint."""
+    if saved := self._extra(time_use.TIME_USE):
+      spent.go_on(saved)
+    return spent
 
   def nothing_to_train(
     self, task: tasks_lib.SingleTask, options: run_options.RunOptions

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import orbax.checkpoint as ocp
 
+from pax_compat.metrics import time_use
 from tests.pax_compat import forking
 from tests.pax_compat.launching import PATIENCE_SECONDS, environment, free_port
 
@@ -25,7 +26,10 @@ LISTED_LINGVO = (
   ' one token a letter.'
 )
 # What differs between two runs of the same steps.
-_CLOCKED = ('steps_per_second', 'tokens_per_second', 'input_wait_fraction')
+_CLOCKED = (
+  *('steps_per_second', 'tokens_per_second', 'input_wait_fraction'),
+  *(f'time_use/{kind}' for kind in (*time_use.KINDS, 'lost')),
+)
 
 
 class Run:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pax_compat.configs import config_text
+from pax_compat.metrics import time_use
 from pax_compat.runs import run_log
 from pax_compat.tools import markup
 from pax_compat.tools.markup import Html, joined, tag
@@ -117,11 +118,23 @@ def _facts(run: records.Run) -> dict[str, str]:
     finite = [v for v in values.values if math.isfinite(v)] if values else []
     if finite:
       facts[f'{title}, median'] = f'{statistics.median(finite):.4g}'
+  if shares := _time_use(run):
+    facts['time since the first start'] = shares
   if run.parameters:
     facts['parameters'] = f'{sum(one.count for one in run.parameters):,}'
   if run.mesh:
     facts['mesh'] = start_lines.mesh_text(run.mesh)
   return facts
+
+
+def _time_use(run: records.Run) -> str:
+  """Returns what the time of a run was used for, by its newest metrics."""
+  fractions = {
+    name.removeprefix(f'{time_use.TIME_USE}/'): curve.values[-1]
+    for (split, name), curve in run.curves.items()
+    if split == curves.TRAIN and name.startswith(f'{time_use.TIME_USE}/')
+  }
+  return time_use.percentages(fractions)
 
 
 def _newest_and_best(curve: records.Curve) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from pax_compat import base_input, errors
-from pax_compat.metrics import metric_writers
+from pax_compat.metrics import metric_writers, time_use
 from pax_compat.metrics import progress as progress_lib
 from pax_compat.processes import joint_failure
 from pax_compat.trainer import program, stopping
@@ -42,6 +42,7 @@ class Measure:
     before: Callable[[], None],
     stop: stopping.Stop,
     print_line: Callable[[str], None],
+    spent: time_use.TimeUse,
   ):
     """Makes the action.
 
@@ -53,6 +54,7 @@ class Measure:
       before: is called before the first dataset.
       stop: called between batches; returns whether the run is to stop.
       print_line: prints a line for the user.
+      spent: counts the time of the run.
     """
     self._program = task_program
     self._folder = folder
@@ -61,6 +63,7 @@ class Measure:
     self._before = before
     self._stop = stop
     self._print_line = print_line
+    self._spent = spent
 
   def __call__(self, context: StepContext):
     names = self._scheduled(context)
@@ -70,8 +73,9 @@ class Measure:
     try:
       if context.is_stopping:
         raise stopping.Interrupted
-      for name in names:
-        self._measure(name, context)
+      with self._spent.of(time_use.EVALUATION):
+        for name in names:
+          self._measure(name, context)
     except stopping.Interrupted:
       context.is_stopping = context.evaluations_pending = True
     self._progress.start()  # Evaluations do not count as training time.

@@ -37,7 +37,7 @@ class Report:
     progress: progress_lib.Progress,
     writer: metric_writers.MetricWriter,
     print_line: Callable[[str], None],
-    of_input: Callable[[], dict[str, float]],
+    other_metrics: Callable[[], dict[str, float]],
   ):
     """Starts before the first step.
 
@@ -46,9 +46,9 @@ class Report:
       progress: has counted them; formats the line.
       writer: takes the metrics.
       print_line: prints a line for the user.
-      of_input: returns the metrics of the training input.
+      other_metrics: returns metrics that the steps do not have.
     """
-    self._of_input = of_input
+    self._other_metrics = other_metrics
     self._settings: tasks_lib.Train = task_program.task.train
     self._program = task_program
     self._progress = progress
@@ -84,7 +84,7 @@ class Report:
       self._writer.write_values(
         context.step,
         'train',
-        {**self._aggregator.result(), **rates, **self._of_input()},
+        {**self._aggregator.result(), **rates, **self._other_metrics()},
       )
       self._aggregator = batch_results.StepAggregator(self._program)
 

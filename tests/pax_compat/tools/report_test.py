@@ -83,6 +83,7 @@ def test_a_page_of_two_runs(written):
     'Report of a, <script>',
     '1.6667 (lowest 1.6667 at step 6)',
     '6 of 6',
+    'training 75%, lost 25%',
     'fields that differ: 1',
     'task.train.num_train_steps',
     'a: 169 parameters, 628 bytes; 212 bytes per device of the mesh data 2 x',

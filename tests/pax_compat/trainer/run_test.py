@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -99,7 +100,10 @@ def test_the_output_of_a_run(finished):
       r'input wait \d+%  ETA \d+(s|m\d\ds)',
       line,
     )
-  assert re.match(r'step 12  eval dev: loss \d\.\d+  log_pplx ', lines[-2])
+  assert re.match(r'step 12  eval dev: loss \d\.\d+  log_pplx ', lines[-3])
+  assert re.fullmatch(
+    r'time: \d+s since the first start: (\w+ \d+%, )+start \d+%', lines[-2]
+  )
   folder = finished[0]
   assert re.fullmatch(
     r'done: 12 steps in \S+, train step compiled for 1 shape\(s\); the run is'
@@ -135,6 +139,8 @@ def test_a_killed_run_continues_exactly(tmp_path, finished, where):
     run.process.send_signal(signal.SIGKILL)
     assert run.end() == -signal.SIGKILL
   [saved] = trainer_runs.steps_saved(folder)
+  manifest = folder / 'checkpoints' / 'manifests' / f'{saved}.json'
+  saved_at, killed_at = manifest.stat().st_mtime, time.time()
 
   free.touch()
   done = trainer_runs.python(*command, settings=settings)
@@ -142,6 +148,31 @@ def test_a_killed_run_continues_exactly(tmp_path, finished, where):
   expected = f'continues from the checkpoint of step {saved}\n'
   assert done.stdout.startswith(expected)
   _assert_equal_runs(folder, finished)
+  _assert_time_is_lost(folder, killed_at - saved_at)
+
+
+def _assert_time_is_lost(folder, at_least):
+  """Asserts that a run reports at least so many seconds as lost."""
+  newest = folder / 'checkpoints' / 'manifests' / '12.json'
+  saved = json.loads(newest.read_text())['amended']['time_use']
+  lines = (folder / 'metrics.jsonl').read_text().splitlines()
+  *_, last = (
+    found
+    for found in map(json.loads, lines)
+    if found['name'] == 'time_use/lost' and found['step'] == 12
+  )
+  total = last['time'] - saved['began']
+  assert last['value'] * total > at_least - 0.01 > 0
+  # Nothing was lost between the last report and this sum.
+  counted = sum(saved['seconds'].values())
+  assert counted >= (1 - last['value']) * total - 0.01
+  fractions = {
+    found['name']: found['value']
+    for found in map(json.loads, lines)
+    if found['name'].startswith('time_use/')
+  }
+  assert len(fractions) == 6 and all(x >= 0 for x in fractions.values())
+  assert sum(fractions.values()) == pytest.approx(1)
 
 
 # Where a run is stopped: when it waits for a batch of its training data; in an

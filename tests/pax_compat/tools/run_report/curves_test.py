@@ -18,7 +18,7 @@ def runs(tmp_path_factory):
 
 def test_groups_of_metrics(runs):
   groups = curves.metric_groups(runs)
-  assert list(groups) == ['model', 'throughput', 'learning', 'vars']
+  assert list(groups) == ['model', 'throughput', 'learning', 'time_use', 'vars']
   assert groups['model'] == ['loss', 'accuracy', 'log_pplx']
   assert groups['throughput'] == ['steps_per_second', 'mfu']
   assert len(groups['vars']) == 13
