@@ -17,6 +17,7 @@ times their largest deviation from it, at least `MIN_BAND` of the mean. With
 import argparse
 import dataclasses
 import json
+import math
 import pathlib
 import subprocess
 import sys
@@ -39,12 +40,14 @@ class Example:
     flags: the flags of `pax_compat.main`.
     split: of the metric, as in `metrics.jsonl`.
     metric: its name.
+    most: the largest value that it can have.
   """
 
   what: str
   flags: str
   split: str
   metric: str = 'loss'
+  most: float = math.inf
 
 
 EXAMPLES = {
@@ -63,18 +66,21 @@ EXAMPLES = {
     '--exp=tasks.vision.params.digits.DrawnDigits',
     'eval_test',
     'accuracy',
+    most=1.0,
   ),
   'python_lines': Example(
     'a Transformer that classifies lines as code or text',
     '--exp=tasks.lm.params.python_lines.PythonLines',
     'eval_test',
     'accuracy',
+    most=1.0,
   ),
   'number_words': Example(
     'an encoder-decoder that translates numbers, by beam search',
     '--exp=tasks.lm.params.number_words.NumberWords',
     'decode_test',
     'decoder/exact_match',
+    most=1.0,
   ),
 }
 
@@ -94,15 +100,22 @@ def curve(lines: Sequence[str], split: str, metric: str) -> dict[int, float]:
   return found
 
 
-def band(curves: Sequence[Mapping[int, float]]) -> dict[int, list[float]]:
-  """Returns the lower and upper bound at each step that all curves have."""
+def band(
+  curves: Sequence[Mapping[int, float]], *, most: float = math.inf
+) -> dict[int, list[float]]:
+  """Returns the lower and upper bound at each step that all curves have.
+
+  Args:
+    curves: values by step.
+    most: the largest upper bound.
+  """
   bounds = {}
   for step in sorted(set.intersection(*map(set, curves))):
     values = [one[step] for one in curves]
     mean = sum(values) / len(values)
     spread = max(abs(value - mean) for value in values)
     width = max(3 * spread, MIN_BAND * abs(mean))
-    bounds[step] = [round(mean - width, 4), round(mean + width, 4)]
+    bounds[step] = [round(mean - width, 4), round(min(mean + width, most), 4)]
   return bounds
 
 
@@ -157,7 +170,7 @@ def _record(name: str, seeds: int):
   content = dict(
     seeds=seeds,
     minutes=round((time.time() - begun) / 60 / seeds, 1),
-    bounds=band(curves),
+    bounds=band(curves, most=EXAMPLES[name].most),
   )
   FOLDER.mkdir(exist_ok=True)
   text = json.dumps(content, indent=1)

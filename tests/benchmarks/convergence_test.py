@@ -19,6 +19,7 @@ def test_a_band_and_what_leaves_it():
   assert first == {10: 1.0, 20: 2.0}
   bounds = convergence.band([first, {10: 1.2, 20: 2.0, 30: 0.0}])
   assert bounds == {10: [0.8, 1.4], 20: [1.96, 2.04]}
+  assert convergence.band([first], most=2.0)[20] == [1.96, 2.0]
   assert not convergence.outside(first, bounds)
   assert convergence.outside({10: 1.5}, bounds) == [
     'step 10: 1.5000 is not within 0.8 to 1.4',
