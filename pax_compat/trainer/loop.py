@@ -199,7 +199,7 @@ class Trainer:
       with run.time_use.of(time_use.SAVING):
         run.checkpointer.wait()
     if self._compiled:
-      run.print_line(f'time: {run.time_use}')
+      logging.info('time: %s', run.time_use)
     self._finish(context)
 
   def _prefetcher(self, start: int) -> prefetching.Prefetcher:
