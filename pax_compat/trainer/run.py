@@ -11,7 +11,7 @@ from pax_compat import checkpoints, tasks_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers
-from pax_compat.processes import first_process
+from pax_compat.processes import first_process, watchdog
 from pax_compat.runs import (
   files,
   garbage,
@@ -116,6 +116,13 @@ def train(
     )
     begin.withdraw_end(checkpointer)
     set_up.done()
+    stack.enter_context(
+      watchdog.watching(
+        options.step_timeout_seconds,
+        input_seconds=options.input_timeout_seconds,
+        at_end=grown.copy,
+      )
+    )
     loop.Trainer(run).run(
       state,
       start=begin.step,
