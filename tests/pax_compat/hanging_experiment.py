@@ -1,7 +1,8 @@
 """The counting experiment with functions that hang as long as a file exists.
 
-The environment variable `HANGING` has a JSON object: `path` of the file, `where`
-it hangs and at which `call`, counted from 1 on since the process started.
+The environment variable `HANGING` has a JSON object: the `path` of the file,
+`where` it hangs and at which `call`, counted from 1 on since the process
+started; or how many `seconds` each call takes.
 """
 
 import json
@@ -30,7 +31,8 @@ def wait_for_the_end_of_time(where: str):
   if where != settings['where']:
     return
   _calls[where] += 1
-  while _calls[where] == settings['call']:
+  time.sleep(settings.get('seconds', 0))
+  while _calls[where] == settings.get('call'):
     if not pathlib.Path(settings['path']).exists():
       return
     time.sleep(0.01)
