@@ -164,7 +164,8 @@ class Watchdog:
     self._end(f'{brief}. Its log has the stacks of all threads')
 
   def _described(self) -> list[str]:
-    signs = [text % args for text, args in self._signs.copy()]
+    # A wait shows the same one each second.
+    signs = dict.fromkeys(text % args for text, args in self._signs.copy())
     return [f'the last signs: {"; ".join(signs)}']
 
   def _stacks(self, *, only_busy: bool, frames: int | None = None) -> list[str]:

@@ -171,6 +171,15 @@ class Prefetcher:
     """
     self._stop.set()
     self._ended = True
+    if self._thread.is_alive():
+      with watchdog.current().longer('closing the input', _SECONDS_TO_LEAVE):
+        self._await_thread()
+    self._peeked = None
+    with contextlib.suppress(queue.Empty):  # They hold device memory.
+      while True:
+        self._queue.get_nowait()
+
+  def _await_thread(self):
     began = time.monotonic()
     complains_at = began + _SECONDS_TO_COMPLAINT
     interrupts_at = began + _SECONDS_TO_INTERRUPT
@@ -197,10 +206,6 @@ class Prefetcher:
         self._queue.get(timeout=0.05)
       except queue.Empty:
         pass
-    self._peeked = None
-    with contextlib.suppress(queue.Empty):  # They hold device memory.
-      while True:
-        self._queue.get_nowait()
 
   def _read(self):
     count = 0
