@@ -3,6 +3,7 @@
 import contextlib
 import math
 
+import orbax.checkpoint as ocp
 import pytest
 
 from pax_compat.processes import watchdog
@@ -51,9 +52,9 @@ def test_steps_evaluations_and_saves_are_signs(tmp_path, signs):
   ]
   places = [signs.index(sign) for sign in ordered]
   assert places == sorted(places)
-  # Those of Orbax.
   waits = [s for s in signs if s.endswith('for the save of step 2')]
-  assert waits == ['1200 more seconds: waiting for the save of step 2']
+  default = ocp.AsyncOptions().timeout_secs
+  assert waits == [f'{default} more seconds: waiting for the save of step 2']
 
 
 def test_the_limit_of_saves_is_added(tmp_path, signs):
