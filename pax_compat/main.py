@@ -168,7 +168,7 @@ def _run():
     with (
       run_log.RunLog() as log,
       terminal.used(quiet=_QUIET.value) as screen,
-      process_failures.shared(name, but=loop.Stopped),
+      process_failures.shared(name, but=loop.Stopped, record=log.print_line),
     ):
       # After joining, because experiments may use the number of devices.
       experiment = make_experiment()

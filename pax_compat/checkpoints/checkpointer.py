@@ -17,7 +17,7 @@ from pax_compat import errors
 from pax_compat.checkpoints import stored_arrays
 from pax_compat.checkpoints.manifests import Manifests
 from pax_compat.checkpoints.retention import Retention
-from pax_compat.processes import first_process
+from pax_compat.processes import first_process, watchdog
 from pax_compat.runs import files, job_dir
 
 
@@ -66,7 +66,7 @@ class Checkpointer:
         written at a time, which bounds the additional memory. At least the size
         of the largest array; None for no limit.
       save_timeout_seconds: how long a save in the background may take; None for
-        Orbax's default of 10 minutes.
+        Orbax's default of 20 minutes.
       todelete_subdir: subfolder that checkpoints are moved to instead of being
         deleted; None deletes them.
       clock: returns seconds since a moment that is the same after a restart.
@@ -85,12 +85,14 @@ class Checkpointer:
       clock=clock,
     )
     self._manifests.create_folder()
+    async_options = _async_options(save_timeout_seconds)
+    self._save_seconds = (async_options or ocp.AsyncOptions()).timeout_secs
     self._manager = _Manager(
       self._manifests.directory,
       options=ocp.CheckpointManagerOptions(
         lightweight_initialize=True,
         save_root_metadata=False,
-        async_options=_async_options(save_timeout_seconds),
+        async_options=async_options,
       ),
       item_handlers=_handlers(max_bytes_in_flight),
     )
@@ -156,6 +158,7 @@ class Checkpointer:
     except Exception as e:
       self._fail(step, e)
     self._pending = step, self._executor.submit(self._commit, step)
+    watchdog.current().alive('step %d is being saved', step)
     return True
 
   def latest_step(self) -> int | None:
@@ -301,6 +304,12 @@ class Checkpointer:
     if self._pending is None:
       return
     (step, future), self._pending = self._pending, None
+    saving = f'waiting for the save of step {step}'
+    with watchdog.current().longer(saving, self._save_seconds):
+      self._finish(step, future)
+
+  def _finish(self, step: int, future: concurrent.futures.Future) -> None:
+    """Waits for the save of a step, see `wait`."""
     error = future.exception()
     if error is not None:
       # Orbax raises an error once in each thread that waits. Consume it in this

@@ -23,6 +23,14 @@ _INPUT_MINUTES = flags.DEFINE_float(
   ' After a minute the log says what it waits for.',
   lower_bound=0,
 )
+_STEP_MINUTES = flags.DEFINE_float(
+  'step_timeout_minutes',
+  60.0,
+  'How long a run shows no sign of life, such as the end of a step, of a batch'
+  ' of an evaluation or of a save, until its process ends with status 1, as it'
+  ' hangs; 0 for no limit. After five minutes the log says where it is.',
+  lower_bound=0,
+)
 _ON_NAN = flags.DEFINE_enum(
   'on_nan',
   'stop',
@@ -47,6 +55,7 @@ def options() -> dict[str, Any]:
     save_interval_seconds=60 * _SAVE_MINUTES.value or None,
     saves_initial_state=_SAVE_INITIAL.value,
     input_timeout_seconds=60 * _INPUT_MINUTES.value or None,
+    step_timeout_seconds=60 * _STEP_MINUTES.value or None,
     on_nan=_ON_NAN.value,
     loss_spike_factor=_SPIKE.value,
   )

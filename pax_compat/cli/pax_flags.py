@@ -139,7 +139,7 @@ TABLE: tuple[PaxFlag, ...] = (
   _effect(
     'async_timeout_secs',
     _INT,
-    'Seconds that a save in the background may take, by default 600; 0 for 6'
+    'Seconds that a save in the background may take, by default 1200; 0 for 6'
     ' hours.',
   ),
   _effect(

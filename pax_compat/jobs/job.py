@@ -27,7 +27,7 @@ from pax_compat.jobs.job_options import INFER, JobOptions
 from pax_compat.jobs.measuring import Measuring
 from pax_compat.jobs.watching import Watch
 from pax_compat.metrics import metric_writers
-from pax_compat.processes import first_process
+from pax_compat.processes import first_process, watchdog
 from pax_compat.runs import job_lock, mirror, run_log
 from pax_compat.trainer import early_checks, loop, run_options, stopping
 from pax_compat.trainer.feeding import prefetching
@@ -83,7 +83,8 @@ def run(
       print_line(line)
     try:
       if job.mode == INFER:
-        inference_job.run(opened, print_line=print_line)
+        with _watching(options):
+          inference_job.run(opened, print_line=print_line)
       else:
         early_checks.check(opened.program, opened.data)
         made = _Job(opened, options=options, print_line=print_line, log=log)
@@ -221,7 +222,8 @@ class _Job:
     for split in self._measuring.splits:
       if not self._is_needed(step, digest, split):
         continue
-      values, line = self._measuring.measure(split, step, mdl_vars)
+      with _watching(self._options, at_end=self._grown.copy):
+        values, line = self._measuring.measure(split, step, mdl_vars)
       if self._writer is None:
         self._writer = self._new_writer()
       self._writer.write_values(step, split, values)
@@ -279,6 +281,15 @@ class _Job:
   @property
   def _where(self) -> Any:
     return self._opened.folder / self._metrics_name
+
+
+def _watching(options: run_options.RunOptions, **at_end):
+  """Returns a context that ends the process if a batch hangs."""
+  return watchdog.watching(
+    options.step_timeout_seconds,
+    input_seconds=options.input_timeout_seconds,
+    **at_end,
+  )
 
 
 def _number(steps: list[int]) -> str:

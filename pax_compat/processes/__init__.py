@@ -1,1 +1,1 @@
-"""Multi-process runs: process 0, a channel between processes, failures."""
+"""Multi-process runs: process 0, a channel between them, failures, hangs."""

@@ -1,7 +1,7 @@
 """If one of several processes fails, the others print its error and exit.
 
 Otherwise they would wait for it in a collective until JAX times out after
-minutes.
+minutes. A process whose main thread hangs ends in the same way: `end`.
 """
 
 import contextlib
@@ -9,7 +9,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import jax
 from absl import logging
@@ -28,11 +29,16 @@ _POLL_SECONDS = 2.0
 # An error that all processes have is printed by each of them.
 _SECONDS_TO_FAIL_BY_ITSELF = 1.0
 _SECONDS_TO_BE_ENDED = 3.0
+# How long a process that hangs waits for the others to end.
+_SECONDS_TO_END = 15.0
 
 
 @contextlib.contextmanager
 def shared(
-  name: str, *, but: type[BaseException] | tuple[()] = ()
+  name: str,
+  *,
+  but: type[BaseException] | tuple[()] = (),
+  record: Callable[[str], object] = lambda line: None,
 ) -> Iterator[None]:
   """Notifies other processes if this one fails, and exits if another one does.
 
@@ -41,6 +47,7 @@ def shared(
   Args:
     name: the name of the common work, for error messages.
     but: exceptions that all processes raise and that are not failures.
+    record: writes an error of another process, which ends this one, to its log.
   """
   if jax.process_count() == 1:
     yield
@@ -48,7 +55,7 @@ def shared(
   store = process_channel.store(name)
   if not rendezvous.has_met():
     _watch_each_other(store)
-  watch = _Watch(store)
+  watch = _Watch(store, record)
   try:
     yield
   except but:
@@ -87,8 +94,11 @@ def _watch_each_other(store):
 class _Watch:
   """A thread that polls whether another process has failed."""
 
-  def __init__(self, store):
+  def __init__(
+    self, store, record: Callable[[str], object] = lambda line: None
+  ):
     self._store = store
+    self._record = record
     self._is_over = threading.Event()
     self._has_warned = False
     self._thread = threading.Thread(
@@ -100,12 +110,7 @@ class _Watch:
     """Notifies the other processes that this one fails."""
     self._is_over.set()
     status = 2 if isinstance(error, errors.UserError) else 1
-    message = f'{status} process {jax.process_index()} has failed: {error!s}'
-    try:
-      self._store.key_value_set(_KEY, message)
-    except jax.errors.JaxRuntimeError as e:
-      if _ALREADY_EXISTS not in str(e):
-        logging.warning('the other processes cannot be notified: %s', e)
+    _publish(self._store, status, str(error))
 
   def end(self):
     self._is_over.set()
@@ -119,7 +124,10 @@ class _Watch:
         if _NOT_FOUND not in str(e):
           self._warn(e)
         continue
+      if message.startswith(_of_this_process()):
+        return  # It ends by itself, as its main thread hangs.
       if not self._is_over.wait(_SECONDS_TO_FAIL_BY_ITSELF):
+        self._record(f'ended, because {message}')
         _exit(int(status), message)
 
   def _warn(self, error: Exception):
@@ -131,6 +139,49 @@ class _Watch:
         ' jax.distributed.initialize does not answer: %s',
         error,
       )
+
+
+def _of_this_process() -> str:
+  return f'process {jax.process_index()} has failed: '
+
+
+def _publish(store, status: int, message: str):
+  """Notifies the other processes that this one fails."""
+  try:
+    store.key_value_set(_KEY, f'{status} {_of_this_process()}{message}')
+  except jax.errors.JaxRuntimeError as e:
+    if _ALREADY_EXISTS not in str(e):
+      logging.warning('the other processes cannot be notified: %s', e)
+
+
+def end(message: str, *, status: int = 1) -> NoReturn:
+  """Ends this process, although its main thread hangs, and the others.
+
+  Nothing that hangs, too, delays it by more than some seconds. Call it from
+  another thread.
+
+  Args:
+    message: the error.
+    status: of the processes. With 1 a scheduler may start them again, while 2
+      is that of an invalid command.
+  """
+
+  def notify():
+    several = jax.process_count() > 1
+    if several:
+      _publish(process_channel.store('the end of a process'), status, message)
+    print(f'error: {message}', file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    logging.flush()
+    if several:
+      rendezvous.leave()
+      # It waits for the others, which end when they read the message.
+      jax.distributed.shutdown()
+
+  thread = threading.Thread(target=notify, name='end', daemon=True)
+  thread.start()
+  thread.join(_SECONDS_TO_END)
+  os._exit(status)
 
 
 def _exit(status: int, message: str):

@@ -15,6 +15,7 @@ from absl import logging
 from pax_compat import checkpoints, errors
 from pax_compat.metrics import metric_writers, time_use
 from pax_compat.metrics import progress as progress_lib
+from pax_compat.processes import watchdog
 from pax_compat.runs import job_lock
 from pax_compat.trainer import (
   actions,
@@ -149,6 +150,7 @@ class Trainer:
     self._compiled: dict[str, float] = {}
     self._stop = stopping.Stop()
     self._began = time.monotonic()
+    self._watchdog = watchdog.current()
 
   def run(
     self,
@@ -276,6 +278,7 @@ class Trainer:
     inflight = collections.deque()
     limit = self._config.max_inflight_steps
     for step, batch in enumerate(batches, start + 1):
+      self._watchdog.alive('step %d begins', step)
       with_summaries = np.bool_(
         progress_report.has_summaries(self._config, step, start)
       )
@@ -369,6 +372,7 @@ class Trainer:
       asynchronous=self._config.async_summary_writing,
       max_inflight_steps=self._config.max_inflight_steps,
       flops=self._flops(),
+      alive=self._watchdog.alive,
     )
     stack.enter_context(counter)
     common |= dict(

@@ -11,7 +11,7 @@ from pax_compat import checkpoints, tasks_lib
 from pax_compat.configs import config_text
 from pax_compat.experiments import resolved
 from pax_compat.metrics import metric_writers, time_use
-from pax_compat.processes import first_process
+from pax_compat.processes import first_process, watchdog
 from pax_compat.runs import (
   files,
   garbage,
@@ -97,7 +97,7 @@ def train(
     dumps = {**experiment.dumps, **begin.reports()}
     text = config_text.to_text(configs, checked=True)
     run_folder.write(folder, text, made, dumps, first.example)
-    grown = stack.enter_context(_grown(folder, log))
+    grown = stack.enter_context(_grown(folder, log, options))
     run = loop.Run(
       lock=lock,
       program=made,
@@ -218,14 +218,26 @@ def _checkpointer(
 
 
 @contextlib.contextmanager
-def _grown(folder: Any, log: run_log.RunLog) -> Iterator[mirror.Mirror]:
-  """Yields the folder for growing files of the run, of which one is its log."""
+def _grown(
+  folder: Any, log: run_log.RunLog, options: run_options.RunOptions
+) -> Iterator[mirror.Mirror]:
+  """Yields the folder for growing files of the run, of which one is its log.
+
+  Within it, a watchdog writes to this log if the run hangs.
+  """
   is_first = jax.process_index() == 0
   with mirror.Mirror(folder) as grown:
     if is_first:
       grown.fetch(run_log.FILE)
-    with log.kept(
-      grown.local, is_first_process=is_first, expected=(loop.Stopped,)
+    with (
+      log.kept(
+        grown.local, is_first_process=is_first, expected=(loop.Stopped,)
+      ),
+      watchdog.watching(
+        options.step_timeout_seconds,
+        input_seconds=options.input_timeout_seconds,
+        at_end=grown.copy,
+      ),
     ):
       yield grown
 

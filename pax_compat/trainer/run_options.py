@@ -13,6 +13,9 @@ class RunOptions:
     save_interval_seconds: the longest time between two saves, in addition to
       the task's own intervals; None for no limit.
     input_timeout_seconds: how long a batch is awaited; None for no limit.
+    step_timeout_seconds: how long a run shows no sign of life until its process
+      ends, as it hangs; None for no limit, as a program of its own may have
+      more to do. See `processes.watchdog`.
     on_nan: what happens if a loss or gradient is not finite: 'stop', 'skip' or
       'warn'; see `numbers_guard`.
     loss_spike_factor: a loss that many times the usual one is treated in the
@@ -20,7 +23,7 @@ class RunOptions:
     saves_initial_state: whether a new run saves before its first step.
     saves_checkpoints: whether the run saves; without, it cannot continue.
     save_timeout_seconds: how long a save in the background may take; None for
-      10 minutes.
+      Orbax's default.
     checkpoint_todelete_subdir: subfolder of `checkpoints` that old checkpoints
       are moved to; None deletes them.
     writes_summaries: whether there are event files for TensorBoard.
@@ -33,6 +36,7 @@ class RunOptions:
 
   save_interval_seconds: float | None = 1800.0
   input_timeout_seconds: float | None = 3600.0
+  step_timeout_seconds: float | None = None
   on_nan: str = 'stop'
   loss_spike_factor: float | None = None
   saves_initial_state: bool = False

@@ -119,6 +119,7 @@ class Counting(base_experiment.BaseExperiment):
   The second line is not listed.
   """
 
+  MODEL = models.LanguageModel
   SETTINGS = dict(
     model_dims=8,
     train={},
@@ -137,7 +138,7 @@ class Counting(base_experiment.BaseExperiment):
 
   def task(self):
     settings = dict(self._settings)
-    model = models.LanguageModel.config()
+    model = self.MODEL.config()
     model.lm_tpl.set(vocab_size=VOCAB, model_dims=settings.pop('model_dims'))
     stack = model.lm_tpl.stacked_transformer_tpl.set(num_layers=1)
     stack.set(hidden_dims=16, num_heads=2)

@@ -98,8 +98,17 @@ def flags(folder: pathlib.Path, *more: str, exp: str = COUNTING) -> list:
 
 
 @contextlib.contextmanager
-def two_processes(folder, output, *settings):
-  """Trains on two processes, of which each has settings; yields both."""
+def two_processes(folder, output, *settings, more=(), exp=COUNTING, **env):
+  """Trains on two processes, of which each has settings; yields both.
+
+  Args:
+    folder: of the run.
+    output: folder for what they print.
+    *settings: of the counting experiment, for each of them.
+    more: flags.
+    exp: the experiment.
+    **env: environment variables.
+  """
   with contextlib.ExitStack() as stack:
     port = stack.enter_context(free_port())
     yield [
@@ -110,9 +119,12 @@ def two_processes(folder, output, *settings):
             f'--server_addr=localhost:{port}',
             '--num_hosts=2',
             f'--host_idx={index}',
+            *more,
+            exp=exp,
           ),
           output=output / str(index),
           settings=settings[index],
+          **env,
         )
       )
       for index in range(2)

@@ -68,6 +68,7 @@ _WRONG_FLAGS = (
   *('--mode=', '--mode=x', '--mode=infer'),
   *('--mode=decode_once', '--on_nan=', '--on_nan=x', '--loss_spike_factor=0'),
   *('--loss_spike_factor=x', '--input_timeout_minutes=-1', '--num_hosts=2'),
+  *('--step_timeout_minutes=-1', '--step_timeout_minutes=x'),
   *('--host_idx=0', '--server_addr=x', '--save_interval_minutes=x', '--check='),
   *('--restore_checkpoint_step=x', '--restore_checkpoint_step=-1', '--peak=1'),
   *('--restore_checkpoint_dir=x', '--topology=v4:2', '--compile_only', 'x'),

@@ -15,7 +15,7 @@ from pax_compat import config as config_lib
 from pax_compat.input_core import host_fields
 from pax_compat.metrics import example_outputs
 from pax_compat.nested_map import NestedMap
-from pax_compat.processes import joint_failure
+from pax_compat.processes import joint_failure, watchdog
 from pax_compat.trainer import profiling, program, stopping
 from pax_compat.trainer.evaluating import (
   batch_results,
@@ -205,7 +205,8 @@ def decode(
     results.finish(path)
     return results.values(path) | data.input_metrics()
 
-  found = joint_failure.together(values, work)
+  with watchdog.current().longer(f'computing the metrics of {data.name!r}'):
+    found = joint_failure.together(values, work)
   logging.info('decoded %r in %d batches', data.name, count)
   shown = {}
   if examples is not None and examples.first:

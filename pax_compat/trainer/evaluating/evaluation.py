@@ -12,7 +12,7 @@ from absl import logging
 from pax_compat import base_input, errors
 from pax_compat.input_core import host_fields
 from pax_compat.metrics import example_outputs
-from pax_compat.processes import joint_failure
+from pax_compat.processes import joint_failure, watchdog
 from pax_compat.trainer import partitioning, program, stopping
 from pax_compat.trainer.evaluating import (
   batch_results,
@@ -80,7 +80,8 @@ def evaluate(
   def values():
     return results.values(examples_path) | data.input_metrics()
 
-  found = joint_failure.together(values, f'the evaluation of {data.name!r}')
+  with watchdog.current().longer(f'computing the metrics of {data.name!r}'):
+    found = joint_failure.together(values, f'the evaluation of {data.name!r}')
   return {**found, 'num_batches': float(count)}
 
 
@@ -151,7 +152,7 @@ def all_batches(
   rows = agreement.ReplicaRowCheck(data)
   limit = data.eval_loop_num_batches
   failure = failure or joint_failure.JointFailure(f'reading {data.name!r}')
-  count = 0
+  count, watch = 0, watchdog.current()
   with prefetching.Prefetcher(
     pipeline.Pipeline(
       pipeline.stages(data, put=put, rows=rows, records_order=True),
@@ -173,11 +174,13 @@ def all_batches(
       cross_host.check(batch.shapes, batch.order_digest, failure)
       rows.check(batch.rows_digest)
       count += 1
+      watch.alive('batch %d of %r begins', count, data.name)
       yield batch
       if count % 100 == 0:  # Shows a long evaluation, or one without an end.
         logging.log_every_n_seconds(
           logging.INFO, '%r: %d batches so far', 30, data.name, count
         )
+    watch.alive('%d batches of %r are read', count, data.name)
     cross_host.check(None, data.order_digest(), failure)
   if data.reset_for_eval:
     with failure.held():

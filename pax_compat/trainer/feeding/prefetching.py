@@ -8,13 +8,13 @@ import queue
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 
 from absl import logging
 
 from pax_compat import errors
 from pax_compat.config_core import context_values
+from pax_compat.processes import watchdog
 from pax_compat.trainer import stopping
 from pax_compat.trainer.feeding.pipeline import DeviceBatch, Pipeline
 
@@ -127,6 +127,8 @@ class Prefetcher:
       try:
         return self._queue.get(timeout=_SECONDS_TO_A_SIGNAL)
       except queue.Empty:
+        # This wait has a limit of its own.
+        watchdog.current().alive('a batch is awaited')
         self._stop_asked.check_waiting()
         self._check_input()
       now = time.monotonic()
@@ -151,8 +153,7 @@ class Prefetcher:
     if frame is None:
       return f'{waits}; its thread has ended'
     # The first frames are those of the thread and of the pipeline.
-    stack = traceback.extract_stack(frame)[-_MAX_FRAMES:]
-    lines = [f'  {f.filename}:{f.lineno} in {f.name}: {f.line}' for f in stack]
+    lines = watchdog.stack_lines(frame, _MAX_FRAMES)
     return '\n'.join([f'{waits}; its thread is at', *lines])
 
   def _check_input(self):
@@ -170,6 +171,15 @@ class Prefetcher:
     """
     self._stop.set()
     self._ended = True
+    if self._thread.is_alive():
+      with watchdog.current().longer('closing the input', _SECONDS_TO_LEAVE):
+        self._await_thread()
+    self._peeked = None
+    with contextlib.suppress(queue.Empty):  # They hold device memory.
+      while True:
+        self._queue.get_nowait()
+
+  def _await_thread(self):
     began = time.monotonic()
     complains_at = began + _SECONDS_TO_COMPLAINT
     interrupts_at = began + _SECONDS_TO_INTERRUPT
@@ -196,10 +206,6 @@ class Prefetcher:
         self._queue.get(timeout=0.05)
       except queue.Empty:
         pass
-    self._peeked = None
-    with contextlib.suppress(queue.Empty):  # They hold device memory.
-      while True:
-        self._queue.get_nowait()
 
   def _read(self):
     count = 0

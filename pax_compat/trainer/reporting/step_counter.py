@@ -28,6 +28,7 @@ class StepCounter:
     asynchronous: bool,
     max_inflight_steps: int = 0,
     flops: Callable[[DeviceBatch], float | None] = lambda batch: None,
+    alive: Callable[[str, int], object] = lambda text, step: None,
   ):
     """Starts before the first step.
 
@@ -40,11 +41,13 @@ class StepCounter:
         step so many steps earlier; 0 if it waits for none.
       flops: returns the model's floating point operations for a batch, over all
         processes; None if they are not known.
+      alive: shows a sign of life, see `processes.watchdog`.
     """
     self._progress = progress
     self._report = report
     self._num_infeed_hosts = num_infeed_hosts
     self._flops = flops
+    self._alive = alive
     self._thread = None
     if asynchronous:
       self._thread = concurrent.futures.ThreadPoolExecutor(
@@ -96,6 +99,7 @@ class StepCounter:
     ended = None
     if self._thread is not None:
       jax.block_until_ready(context.outputs)
+      self._alive('step %d ends', context.step)
       # A report of an earlier step may have taken longer than some steps.
       if self._max_inflight_steps:
         ended = self._began.get(context.step + self._max_inflight_steps)

@@ -7,6 +7,8 @@ import pytest
 
 from pax_compat import errors
 from pax_compat.processes import process_failures
+from tests.on_processes import failures
+from tests.pax_compat import launching
 
 MISSING = 'NOT_FOUND: Config key pax_compat/failure not found.'
 DEAD = 'UNAVAILABLE: failed to connect to all addresses'
@@ -55,3 +57,12 @@ def test_a_failure_that_cannot_be_reported(caplog, message, warns):
   watch.report(errors.UserError('wrong'))
   watch.end()
   assert ('cannot be notified' in caplog.text) == warns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('index', [0, 1])
+def test_a_process_that_hangs_ends_the_others(index):
+  printed = launching.run_on_processes(failures.one_hangs, 3, args=[index])
+  for number, text in enumerate(printed):
+    expected = f'ended, because process {index} has failed: it hangs\n'
+    assert text == ('' if number == index else expected)

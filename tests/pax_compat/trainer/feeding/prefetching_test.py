@@ -11,6 +11,7 @@ import pytest
 
 from pax_compat import errors
 from pax_compat.nested_map import NestedMap
+from pax_compat.processes import watchdog
 from pax_compat.trainer.feeding import pipeline, prefetching
 from tests import resources
 from tests.pax_compat import trainer_runs
@@ -202,6 +203,25 @@ def test_an_input_that_hangs_is_named_and_given_up(monkeypatch, caplog):
   for text in (caplog.text, str(e.value)):
     assert 'in read_from_a_file: released.wait()' in text
   assert 'see --input_timeout_minutes' in str(e.value)
+
+
+def test_waiting_for_a_batch_is_not_a_hang(monkeypatch):
+  """The limits of an input are others than those of a step."""
+  monkeypatch.setattr(prefetching, '_SECONDS_TO_A_SIGNAL', 0.01)
+  monkeypatch.setattr(watchdog, '_SECONDS_TO_LOOK', 0.01)
+  monkeypatch.setattr(watchdog, '_LONGEST_LOOK', 0.05)
+  released, ended = threading.Event(), []
+  threading.Timer(1.0, released.set).start()
+  with watchdog.watching(0.2, input_seconds=None) as watch:
+    monkeypatch.setattr(watch, '_end', ended.append)
+    prefetcher = _prefetcher(lambda: released.wait() and {'x': np.zeros(2)})
+    watch.alive('the step begins')
+    next(iter(prefetcher))
+    released.clear()
+    threading.Timer(1.0, released.set).start()
+    watch.alive('the step ends')
+    prefetcher.close()
+  assert not ended
 
 
 def test_an_input_that_waits_for_others_is_interrupted(monkeypatch):
