@@ -125,7 +125,9 @@ def test_settings_of_fiddle():
 
 
 def test_options_of_a_run():
-  assert run_flags.options(run_options.RunOptions) == run_options.RunOptions()
+  assert run_flags.options(run_options.RunOptions) == run_options.RunOptions(
+    step_timeout_seconds=3600.0
+  )
   with flagsaver.flagsaver(
     enable_checkpoint_saving=False,
     async_timeout_secs=0,
