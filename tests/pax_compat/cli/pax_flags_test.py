@@ -1,5 +1,6 @@
 """Tests of Pax's flags: effect, always so, or refused."""
 
+import dataclasses
 import re
 
 import pytest
@@ -125,9 +126,8 @@ def test_settings_of_fiddle():
 
 
 def test_options_of_a_run():
-  assert run_flags.options(run_options.RunOptions) == run_options.RunOptions(
-    step_timeout_seconds=3600.0
-  )
+  expected = run_options.RunOptions(step_timeout_seconds=3600.0)
+  assert run_flags.options(run_options.RunOptions) == expected
   with flagsaver.flagsaver(
     enable_checkpoint_saving=False,
     async_timeout_secs=0,
@@ -137,7 +137,8 @@ def test_options_of_a_run():
     peak_tflops=275.0,
   ):
     run_flags.check()
-    assert run_flags.options(run_options.RunOptions) == run_options.RunOptions(
+    assert run_flags.options(run_options.RunOptions) == dataclasses.replace(
+      expected,
       saves_checkpoints=False,
       save_timeout_seconds=6 * 3600,
       checkpoint_todelete_subdir='trash',
