@@ -30,10 +30,8 @@ _ROUNDING = 'set fprop_dtype to float32 where sums in bfloat16 are too coarse'
 _PRODUCT = (
   'attention has fused products; einsum_tpl of its projections replaces theirs'
 )
-_STACKED = 'layers are stacked along one dimension'
 _NO_NANS = "it is for Pax's tests"
 _LAST_STAGE = 'a pipeline returns the outputs of its last stage'
-_IN_ROUNDS = 'each round has its own weights; use fewer circular_repeat'
 _AUXILIARY = 'the trainer adds auxiliary losses once; leave it out'
 _LOSS = 'use BiTemperedLoss in compute_loss of a model of your own'
 _MASK = 'add_summary of a layer of your own has the mask'
@@ -51,7 +49,6 @@ _FIELDS: Mapping[str, Mapping[str, AbsentField]] = {
   },
   'Chain': {'preserve_adopted_names': AbsentField(True, 'it is always so')},
   'CircularLayerwiseShardablePipelined': {
-    'share_weights': AbsentField(False, _IN_ROUNDS),
     'enable_async_circular_transfer': AbsentField(True, _SAME),
   },
   'DotProductAttention': {
@@ -82,12 +79,9 @@ _FIELDS: Mapping[str, Mapping[str, AbsentField]] = {
   },
   'Repeat': {
     'optimizer_dims_mapping': AbsentField(None, _STATE),
-    'nd_prefix_shape': AbsentField(None, _STACKED),
-    'positional_args_as_scan_carry': AbsentField(False, _SAME),
   },
   'StackedTransformerRepeated': {
     'repeat_optimizer_dims_mapping': AbsentField(None, _STATE),
-    'nd_prefix_shape': AbsentField(None, _STACKED),
   },
   'TransformerFeedForwardMoe': {
     'expert_weight_shards': AbsentField(1, 'it is always 1, as in Pax'),
