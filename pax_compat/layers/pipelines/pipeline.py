@@ -257,7 +257,10 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   def _unbound(self, *collections: str) -> tuple[nn.Module, dict[str, Any]]:
     """Returns an unbound stage, and the variables of all stages."""
     layer, variables = self.body.unbind()
-    return layer, {k: variables[k] for k in collections if k in variables}
+    # A stage may read its name, which `unbind` removes.
+    return layer.clone(name='body'), {
+      k: variables[k] for k in collections if k in variables
+    }
 
   def _key(self) -> jax.Array | None:
     """Returns the key of all random numbers, None without a random stream."""

@@ -516,3 +516,25 @@ def test_layers_with_shared_weights_decode_with_separate_states():
   found = state[DECODE_CACHE]['body']['total']
   wanted = np.stack(totals).reshape(2, S, B, D)
   np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+class Named(base_layer.BaseLayer):
+  def setup(self):
+    assert self.name == 'body'
+    self.create_variable('w', base_layer.WeightHParams([]))
+
+  def __call__(self, inputs):
+    return inputs * self.theta.w
+
+  def extend_step(self, inputs):
+    self.update_decode_state('last', inputs)
+    return self(inputs)
+
+
+def test_a_stage_knows_its_name():
+  layer = _layer(Named.config())
+  variables = layer.init(jax.random.key(0), X)
+  product = np.prod(variables[PARAMS]['body']['w'])
+  np.testing.assert_allclose(layer.apply(variables, X), X * product, rtol=1e-5)
+  y, _ = layer.apply(variables, X, method='extend_step', mutable=[DECODE_CACHE])
+  np.testing.assert_allclose(y, X * product, rtol=1e-5)
