@@ -5,7 +5,7 @@ The layer is traced and compiled once, as the body of a scan. Its variables
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -113,13 +113,25 @@ class Repeat(base_layer.BaseLayer):
     """The first dimensions of the stacked variables."""
     return tuple(self.nd_prefix_shape or (self.x_times,))
 
-  def __call__(self, inputs: Any, *args, **kwargs) -> Any:
+  def __call__(
+    self,
+    inputs: Any,
+    *args,
+    method_name: str | None = None,
+    per_layer_kwargs: Mapping[str, Any] | None = None,
+    reversed_per_layer_kwargs: Mapping[str, Any] | None = None,
+    **kwargs,
+  ) -> Any:
     """Applies the layer.
 
     Args:
       inputs: first argument of the first repeat.
       *args: further arguments, the same for all repeats; of the first repeat,
         if `positional_args_as_scan_carry`.
+      method_name: the layer's method that is called; None for `__call__`.
+      per_layer_kwargs: further arguments, trees of arrays [x_times, ...], of
+        which each repeat gets its own.
+      reversed_per_layer_kwargs: likewise, in reversed order.
       **kwargs: further arguments, the same for all repeats.
 
     Returns:
@@ -134,23 +146,43 @@ class Repeat(base_layer.BaseLayer):
 
     carries_all = self.positional_args_as_scan_carry
 
-    def body(sub, inputs):
+    def body(sub, inputs, own):
+      method = getattr(sub, method_name or '__call__')
       if carries_all:
-        outputs = sub(*inputs, **kwargs)
+        outputs = method(*inputs, **kwargs, **own)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
       else:
-        outputs = sub(inputs, *args, **kwargs)
+        outputs = method(inputs, *args, **kwargs, **own)
       _check_like(inputs, outputs, type(sub).__name__)
       return outputs, outputs if keeps else None
 
     body = nn.remat(body, prevent_cse=False, policy=self._policy)
-    last, all_outputs = self._scan(
-      body, (inputs, *args) if carries_all else inputs
-    )
+    first = (inputs, *args) if carries_all else inputs
+    own = self._stacked(per_layer_kwargs, reversed_per_layer_kwargs)
+    last, all_outputs = self._scan(body, first, own)
     all_outputs = jax.tree.map(self._flat, all_outputs)
     if self.collect_intermediate_outputs:
       self.sow(INTERMEDIATES, 'repeat_intermediates', all_outputs)
     return all_outputs if self.return_intermediate_outputs else last
+
+  def _stacked(self, own: Mapping | None, from_last: Mapping | None) -> dict:
+    """Returns the arguments of each repeat, stacked as the variables are.
+
+    Args:
+      own: arrays [x_times, ...].
+      from_last: likewise, in reversed order.
+    """
+
+    def stacked(x):
+      if jnp.shape(x)[:1] != (self.x_times,):
+        raise errors.UserError(
+          f'Repeat: an argument of each repeat has the shape {jnp.shape(x)};'
+          f' expected x_times, {self.x_times}, first'
+        )
+      return jnp.reshape(x, (*self._prefix, *jnp.shape(x)[1:]))
+
+    reverse = jax.tree.map(lambda x: x[::-1], dict(from_last or {}))
+    return jax.tree.map(stacked, {**(own or {}), **reverse})
 
   def init_states(self, *args, **kwargs):
     """Calls the layer's `init_states` for all repeats."""
@@ -223,8 +255,17 @@ class Repeat(base_layer.BaseLayer):
 
     self._scan(body, None)
 
-  def _scan(self, body: Callable, carry: Any, unroll: bool = False) -> Any:
-    """Scans `body`, (layer, carry) -> (carry, output), over the repeats."""
+  def _scan(
+    self, body: Callable, carry: Any, *stacked, unroll: bool = False
+  ) -> Any:
+    """Scans over the repeats.
+
+    Args:
+      body: (layer, carry, *arguments) -> (carry, output).
+      carry: of the first repeat.
+      *stacked: the arguments, stacked as the variables are.
+      unroll: whether to unroll the loop.
+    """
     split = self.weight_split_dims_mapping.sub
     scan = body
     for size in reversed(self._prefix):
@@ -252,7 +293,7 @@ class Repeat(base_layer.BaseLayer):
         trans_out_fn=after,
         mutable=self.is_mutable_collection(collection),
       )
-    return scan(getattr(self, self.sublayer_name), carry)
+    return scan(getattr(self, self.sublayer_name), carry, *stacked)
 
   def _spread(self, tree: Any) -> Any:
     """Returns losses assigned to the first repeat: the inverse of `_sum`.

@@ -472,3 +472,34 @@ def test_specs_of_weights_that_are_not_split():
   specs = layer.apply(_variables(layer), method='quantized_partition_specs')
   spec = specs[PARAMS]['sub']['ff']['linear']['w'].meta
   assert spec == jax.sharding.PartitionSpec(None, None, None)
+
+
+class Scaling(base_layer.BaseLayer):
+  def setup(self):
+    self.create_variable('w', WeightHParams([], WeightInit.Gaussian(1.0)))
+
+  def __call__(self, x):
+    return x * self.theta.w
+
+  def scaled(self, x, scale, plus):
+    return self(x) * scale + plus['y']
+
+
+@pytest.mark.parametrize('shape', [None, [2, 2]])
+def test_each_repeat_may_have_its_own_arguments(shape):
+  layer = _repeat(Scaling.config(), x_times=4, nd_prefix_shape=shape)
+  variables = layer.init(jax.random.key(0), INPUTS)
+  scale, plus = jnp.arange(4.0), {'y': jnp.arange(4.0) - 1}
+  found = layer.apply(
+    variables,
+    INPUTS,
+    method_name='scaled',
+    per_layer_kwargs={'scale': scale},
+    reversed_per_layer_kwargs={'plus': plus},
+  )
+  x = INPUTS
+  for i, w in enumerate(variables[PARAMS]['sub']['w'].reshape(-1)):
+    x = x * w * scale[i] + plus['y'][3 - i]
+  np.testing.assert_allclose(found, x, rtol=1e-5)
+  with pytest.raises(errors.UserError, match='expected x_times, 4, first'):
+    layer.apply(variables, INPUTS, per_layer_kwargs={'scale': jnp.ones([3])})
