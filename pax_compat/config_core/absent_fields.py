@@ -1,7 +1,8 @@
 """Fields of Pax's classes that do not exist here, with the reasons.
 
 Setting one to Pax's default is valid and changes nothing, so that configs that
-were copied from Pax load. Another value is an error with the reason.
+were copied from Pax load. Another value is an error with the reason, unless
+results do not depend on the field.
 """
 
 from collections.abc import Mapping
@@ -14,17 +15,21 @@ class AbsentField(NamedTuple):
   Attributes:
     default: its default in Pax.
     why: why it is not here, and what to use instead.
+    has_no_effect: whether other values of the type of the default are valid,
+      too, since results are the same.
   """
 
   default: Any
   why: str
+  has_no_effect: bool = False
 
-  def is_default(self, value: Any) -> bool:
-    """Whether a value is Pax's default."""
-    return type(value) is type(self.default) and value == self.default
+  def accepts(self, value: Any) -> bool:
+    """Whether a value is valid, and changes nothing."""
+    same_type = type(value) is type(self.default)
+    return same_type and (self.has_no_effect or value == self.default)
 
 
-_SAME = 'results are the same without it; leave it out'
+_SCHEDULE = 'expected True or False, without an effect: XLA moves microbatches'
 _STATE = 'the state of an optimizer is split like its weights'
 _ROUNDING = 'set fprop_dtype to float32 where sums in bfloat16 are too coarse'
 _PRODUCT = (
@@ -49,7 +54,9 @@ _FIELDS: Mapping[str, Mapping[str, AbsentField]] = {
   },
   'Chain': {'preserve_adopted_names': AbsentField(True, 'it is always so')},
   'CircularLayerwiseShardablePipelined': {
-    'enable_async_circular_transfer': AbsentField(True, _SAME),
+    'enable_async_circular_transfer': AbsentField(
+      True, _SCHEDULE, has_no_effect=True
+    ),
   },
   'DotProductAttention': {
     'attention_mask_summary': AbsentField(False, _MASK),
@@ -60,18 +67,24 @@ _FIELDS: Mapping[str, Mapping[str, AbsentField]] = {
   'FullSoftmax': {'bi_tempered_loss_tpl': AbsentField(None, _LOSS)},
   'LayerwiseShardablePipelined': {
     'polluting_bubbles_with_nan': AbsentField(False, _NO_NANS),
-    'pipeline_broadcast_inputs': AbsentField(False, _SAME),
+    'pipeline_broadcast_inputs': AbsentField(
+      False, _SCHEDULE, has_no_effect=True
+    ),
     'optimizer_dims_mapping': AbsentField(None, _STATE),
     'collect_intermediate_outputs': AbsentField(False, _LAST_STAGE),
     'bf16_accum_in_fp32': AbsentField(False, _ROUNDING),
-    'enable_bubble_grad_skipping': AbsentField(True, _SAME),
+    'enable_bubble_grad_skipping': AbsentField(
+      True, _SCHEDULE, has_no_effect=True
+    ),
   },
   'MultiQueryDotProductAttention': {
     'qk_einsum_tpl': AbsentField(None, _PRODUCT),
     'pv_einsum_tpl': AbsentField(None, _PRODUCT),
   },
   'PipelinedTransformer': {
-    'enable_async_circular_transfer': AbsentField(True, _SAME),
+    'enable_async_circular_transfer': AbsentField(
+      True, _SCHEDULE, has_no_effect=True
+    ),
     'bf16_accum_in_fp32': AbsentField(False, _ROUNDING),
   },
   'PositionalEmbedding2D': {

@@ -33,6 +33,16 @@ def test_only_the_default_is_valid(name, field):
     setattr(config, field, 'another')
 
 
+def test_fields_without_an_effect_may_have_other_values():
+  config = layers.CircularLayerwiseShardablePipelined.config(
+    enable_async_circular_transfer=False, pipeline_broadcast_inputs=True
+  )
+  config.enable_bubble_grad_skipping = False
+  assert not hasattr(config, 'enable_bubble_grad_skipping')
+  with pytest.raises(errors.UserError, match='of Pax: expected True or False'):
+    config.enable_bubble_grad_skipping = None
+
+
 def test_fields_of_a_class_are_those_of_its_subclasses():
   assert issubclass(layers.LocalSelfAttention, layers.DotProductAttention)
   config = layers.LocalSelfAttention.config(attention_mask_summary=False)
