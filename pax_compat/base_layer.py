@@ -192,7 +192,8 @@ class BaseLayer(
     contiguous_submeshes: whether the devices of each process are neighbours on
       the mesh; matters on TPUs only, and None means False.
     shared_weight_layer_id: layers with the same id are one layer with shared
-      weights, even if their templates are copies; None does not share.
+      weights, even if their templates are copies; None does not share. The
+      weights are those of a child of the outermost layer with the id as name.
     weight_split_dims_mapping: sharding of the weights.
     activation_split_dims_mapping: sharding of the activations.
   """

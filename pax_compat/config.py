@@ -178,7 +178,7 @@ class Config(fdl.Config[_T]):
       return
     if name not in parameters(self):
       absent = absent_fields.find(self.cls, name)
-      if absent is not None and absent.is_default(value):
+      if absent is not None and absent.accepts(name, value):
         return
     _check_field(self, name)
     super().__setattr__(name, value)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from absl import logging
 from fiddle import daglish
+from flax import serialization
 
 from pax_compat import errors
 from pax_compat.config_core import nested_paths
@@ -239,6 +240,12 @@ jax.tree_util.register_pytree_with_keys(
   _flatten_with_keys,
   lambda keys, values: NestedMap(zip(keys, values, strict=True)),
   _flatten,
+)
+# So that flax saves and restores the values inside, too.
+serialization.register_serialization_state(
+  NestedMap,
+  lambda m: serialization.to_state_dict(dict(m)),
+  lambda m, state: NestedMap(serialization.from_state_dict(dict(m), state)),
 )
 # So that traversals of a config find configs inside a map, too.
 daglish.register_node_traverser(

@@ -1,11 +1,14 @@
 """Fields of Pax's classes that do not exist here, with the reasons.
 
 Setting one to Pax's default is valid and changes nothing, so that configs that
-were copied from Pax load. Another value is an error with the reason.
+were copied from Pax load. Another value is an error with the reason, unless
+results do not depend on the field.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from absl import logging
 
 
 class AbsentField(NamedTuple):
@@ -14,26 +17,38 @@ class AbsentField(NamedTuple):
   Attributes:
     default: its default in Pax.
     why: why it is not here, and what to use instead.
+    has_no_effect: whether other values of the type of the default are valid,
+      too, since results are the same.
   """
 
   default: Any
   why: str
+  has_no_effect: bool = False
 
-  def is_default(self, value: Any) -> bool:
-    """Whether a value is Pax's default."""
-    return type(value) is type(self.default) and value == self.default
+  def accepts(self, name: str, value: Any) -> bool:
+    """Whether a value is valid, and changes nothing; logs another than Pax's.
+
+    Args:
+      name: of the field.
+      value: of the field.
+    """
+    if type(value) is not type(self.default):
+      return False
+    if value == self.default:
+      return True
+    if self.has_no_effect:
+      logging.info('%s=%r has no effect: %s', name, value, self.why)
+    return self.has_no_effect
 
 
-_SAME = 'results are the same without it; leave it out'
+_SCHEDULE = 'XLA schedules the transfers of microbatches; expected a bool'
 _STATE = 'the state of an optimizer is split like its weights'
 _ROUNDING = 'set fprop_dtype to float32 where sums in bfloat16 are too coarse'
 _PRODUCT = (
   'attention has fused products; einsum_tpl of its projections replaces theirs'
 )
-_STACKED = 'layers are stacked along one dimension'
 _NO_NANS = "it is for Pax's tests"
 _LAST_STAGE = 'a pipeline returns the outputs of its last stage'
-_IN_ROUNDS = 'each round has its own weights; use fewer circular_repeat'
 _AUXILIARY = 'the trainer adds auxiliary losses once; leave it out'
 _LOSS = 'use BiTemperedLoss in compute_loss of a model of your own'
 _MASK = 'add_summary of a layer of your own has the mask'
@@ -51,8 +66,9 @@ _FIELDS: Mapping[str, Mapping[str, AbsentField]] = {
   },
   'Chain': {'preserve_adopted_names': AbsentField(True, 'it is always so')},
   'CircularLayerwiseShardablePipelined': {
-    'share_weights': AbsentField(False, _IN_ROUNDS),
-    'enable_async_circular_transfer': AbsentField(True, _SAME),
+    'enable_async_circular_transfer': AbsentField(
+      True, _SCHEDULE, has_no_effect=True
+    ),
   },
   'DotProductAttention': {
     'attention_mask_summary': AbsentField(False, _MASK),
@@ -63,18 +79,24 @@ _FIELDS: Mapping[str, Mapping[str, AbsentField]] = {
   'FullSoftmax': {'bi_tempered_loss_tpl': AbsentField(None, _LOSS)},
   'LayerwiseShardablePipelined': {
     'polluting_bubbles_with_nan': AbsentField(False, _NO_NANS),
-    'pipeline_broadcast_inputs': AbsentField(False, _SAME),
+    'pipeline_broadcast_inputs': AbsentField(
+      False, _SCHEDULE, has_no_effect=True
+    ),
     'optimizer_dims_mapping': AbsentField(None, _STATE),
     'collect_intermediate_outputs': AbsentField(False, _LAST_STAGE),
     'bf16_accum_in_fp32': AbsentField(False, _ROUNDING),
-    'enable_bubble_grad_skipping': AbsentField(True, _SAME),
+    'enable_bubble_grad_skipping': AbsentField(
+      True, _SCHEDULE, has_no_effect=True
+    ),
   },
   'MultiQueryDotProductAttention': {
     'qk_einsum_tpl': AbsentField(None, _PRODUCT),
     'pv_einsum_tpl': AbsentField(None, _PRODUCT),
   },
   'PipelinedTransformer': {
-    'enable_async_circular_transfer': AbsentField(True, _SAME),
+    'enable_async_circular_transfer': AbsentField(
+      True, _SCHEDULE, has_no_effect=True
+    ),
     'bf16_accum_in_fp32': AbsentField(False, _ROUNDING),
   },
   'PositionalEmbedding2D': {
@@ -82,12 +104,9 @@ _FIELDS: Mapping[str, Mapping[str, AbsentField]] = {
   },
   'Repeat': {
     'optimizer_dims_mapping': AbsentField(None, _STATE),
-    'nd_prefix_shape': AbsentField(None, _STACKED),
-    'positional_args_as_scan_carry': AbsentField(False, _SAME),
   },
   'StackedTransformerRepeated': {
     'repeat_optimizer_dims_mapping': AbsentField(None, _STATE),
-    'nd_prefix_shape': AbsentField(None, _STACKED),
   },
   'TransformerFeedForwardMoe': {
     'expert_weight_shards': AbsentField(1, 'it is always 1, as in Pax'),

@@ -166,6 +166,10 @@ def build_child(
   it makes flax do step 4 and step 5 here: it assigns the child itself, then
   reads an attribute that no layer has.
 
+  The layer of a template with a `shared_weight_layer_id` is a child of the
+  root, under that id, as in Pax. It is bound already, so flax does not adopt it
+  in step 4.
+
   Args:
     parent: the layer that is in its `setup`.
     name: name of the child.
@@ -189,8 +193,8 @@ def build_child(
   }
   fields = {**inherited, **fields}
   shared = _built.setdefault(parent.scope.root, {})  # Step 1.
-  key = tpl.shared_weight_layer_id if 'shared_weight_layer_id' in known else ''
-  key = key or id(tpl)
+  shared_id = _shared_id(tpl)
+  key = shared_id or id(tpl)
   _check_reachable(where, _apart.get(parent.scope.root, {}).get(key))
   if key in shared and _is_repeated(parent, where, tpl, shared[key]):
     key = (key, where)
@@ -203,12 +207,34 @@ def build_child(
     child = tpl.build(fields)  # Step 3.
   except config_lib.RequiredError as e:
     raise e.within(where) from None
+  if shared_id:
+    child = child.clone(parent=_at_root(parent, shared_id), name=shared_id)
   values = {**config_lib.field_values(tpl), **fields}
   shared[key] = _Built(tpl=tpl, where=where, fields=values, child=child)
   if _sets_up_all.get():
     setattr(parent, name, child)  # Step 4; `parent.name` is the clone.
     hasattr(getattr(parent, name), _NO_ATTRIBUTE)  # Step 5.
   return child
+
+
+def _shared_id(tpl: config_lib.Config) -> str | None:
+  """Returns the id by which a template shares its layer, if it has one."""
+  return getattr(tpl, 'shared_weight_layer_id', None)
+
+
+def _at_root(parent: nn.Module, shared_id: str) -> flax.core.Scope:
+  """Returns the scope of a shared layer.
+
+  Raises:
+    UserError: the outermost module has another variable or child of that name.
+  """
+  root = parent.scope.root
+  if root.name_reserved(shared_id):
+    raise errors.UserError(
+      f'shared_weight_layer_id {shared_id!r} is also the name of a child or a'
+      ' weight of the outermost layer; use another id'
+    )
+  return root.push(shared_id)
 
 
 def adopt(parent: nn.Module, name: str, child: Any) -> Any:
@@ -264,7 +290,7 @@ def _is_repeated(parent, where: str, tpl, first: _Built) -> bool:
   siblings = first.where.rpartition('.')[0] == where.rpartition('.')[0]
   if not siblings or first.where == where:
     return False
-  if getattr(tpl, 'shared_weight_layer_id', None):
+  if _shared_id(tpl):
     return False
   values = [getattr(parent, f.name, None) for f in dataclasses.fields(parent)]
   return _count(tpl, values) < 2
@@ -310,7 +336,7 @@ def keep_apart(parent: nn.Module, name: str, tpl: config_lib.Config):
   for config, _ in daglish.iterate(tpl):
     if config is tpl or not _is_template(config):
       continue
-    key = getattr(config, 'shared_weight_layer_id', None) or id(config)
+    key = _shared_id(config) or id(config)
     own = _Apart(config=config, where=where, within=tpl)
     if key in built:
       _check_reachable(built[key].where, own)

@@ -113,9 +113,11 @@ class LayerTrees:
 
   def _spec_of(self, weight: WeightHParams | None) -> BoxedPartitionSpec:
     axes = self.mesh_axis_names
-    if weight is None or axes is None:
+    if weight is None:
       return BoxedPartitionSpec(meta=None)
-    mapping = weight.tensor_split_dims_mapping or [None] * len(weight.shape)
+    mapping = weight.tensor_split_dims_mapping
+    if mapping is None or axes is None:
+      mapping, axes = [None] * len(weight.shape), ()
     return BoxedPartitionSpec(meta=to_partition_spec(mapping, axes))
 
   @nn.nowrap

@@ -85,7 +85,8 @@ def maybe_unbox_value(tree: Any) -> Any:
 def unbox_meta(tree: Any) -> Any:
   """Returns the tree with weights replaced by their `WeightHParams`.
 
-  The dimensions of stacked layers are in `repeat_prefix` only, not in `shape`.
+  The dimensions of stacked layers are in `repeat_prefix` only, not in `shape`;
+  of these layers both are lists, as in Pax.
   """
 
   def meta(x):
@@ -103,7 +104,8 @@ def _without_prefix(weight: WeightHParams) -> WeightHParams:
   split = weight.tensor_split_dims_mapping
   prefix = tuple(split[:count]) if split else (None,) * count
   return weight.replace(
-    shape=tuple(weight.shape[count:]),
+    shape=list(weight.shape[count:]),
+    repeat_prefix=list(weight.repeat_prefix),
     tensor_split_dims_mapping=tuple(split[count:]) if split else None,
     repeat_prefix_split_dims_mapping=tuple(
       -1 if axes is None else axes for axes in prefix

@@ -74,7 +74,7 @@ class WeightHParams:
   tensor_split_dims_mapping: Sequence[Any] | None = None
   fan_in_axes: Sequence[int] | None = None
   fan_out_axes: Sequence[int] | None = None
-  repeat_prefix: tuple[int, ...] = ()
+  repeat_prefix: Sequence[int] = ()
   quantized: Quantized | None = None
   repeat_prefix_split_dims_mapping: Sequence[Any] | None = None
   repeat_optimizer_dims_mapping: Sequence[Any] | None = None

@@ -4,7 +4,8 @@ The layer is traced and compiled once, as the body of a scan. Its variables
 (weights, statistics, decode states) are stacked along a new first dimension.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -50,6 +51,11 @@ class Repeat(base_layer.BaseLayer):
       along a new first dimension, instead of the last one's.
     collect_intermediate_outputs: whether to sow those outputs into the
       collection 'intermediates' under the name 'repeat_intermediates'.
+    nd_prefix_shape: shape of several first dimensions, in place of one with
+      `x_times`, which is its product. [R, S] is that of a circular pipeline.
+    positional_args_as_scan_carry: whether the layer maps all its positional
+      arguments to as many outputs, which the next repeat takes. The output is
+      then a tuple.
   """
 
   class WeightSharding(base_layer.BaseLayer.WeightSharding):
@@ -70,6 +76,8 @@ class Repeat(base_layer.BaseLayer):
   sublayer_name: str = 'sub'
   return_intermediate_outputs: bool = False
   collect_intermediate_outputs: bool = False
+  nd_prefix_shape: Sequence[int] | None = None
+  positional_args_as_scan_carry: bool = False
 
   def setup(self):
     refuse_mappings(self, 'wt', 'out')
@@ -80,19 +88,51 @@ class Repeat(base_layer.BaseLayer):
         f'Repeat.weight_split_dims_mapping.sub is {list(split)}; expected one'
         ' entry, for the dimension of the repeats'
       )
+    if self.nd_prefix_shape is not None:
+      self._check_prefix(self.nd_prefix_shape)
     self._policy = policies.custom_policy(
       self.checkpoint_policy, where='Repeat.checkpoint_policy'
     )
     child_layers.keep_apart(self, self.sublayer_name, self.sub_tpl)
     self.create_child(self.sublayer_name, self.sub_tpl)
 
-  def __call__(self, inputs: Any, *args, **kwargs) -> Any:
+  def _check_prefix(self, shape: Sequence[int]):
+    if not shape or min(shape) < 1 or math.prod(shape) != self.x_times:
+      raise errors.UserError(
+        f'Repeat.nd_prefix_shape is {list(shape)}; expected sizes whose product'
+        f' is x_times, {self.x_times}'
+      )
+    if self.weight_split_dims_mapping.sub is not None and len(shape) > 1:
+      raise errors.UserError(
+        'Repeat.weight_split_dims_mapping.sub splits one dimension, and'
+        f' nd_prefix_shape is {list(shape)}; set only one of them'
+      )
+
+  @property
+  def _prefix(self) -> tuple[int, ...]:
+    """The first dimensions of the stacked variables."""
+    return tuple(self.nd_prefix_shape or (self.x_times,))
+
+  def __call__(
+    self,
+    inputs: Any,
+    *args,
+    method_name: str | None = None,
+    per_layer_kwargs: Mapping[str, Any] | None = None,
+    reversed_per_layer_kwargs: Mapping[str, Any] | None = None,
+    **kwargs,
+  ) -> Any:
     """Applies the layer.
 
     Args:
       inputs: first argument of the first repeat.
-      *args: further arguments, the same for all repeats.
-      **kwargs: likewise.
+      *args: further arguments, the same for all repeats; of the first repeat,
+        if `positional_args_as_scan_carry`.
+      method_name: the layer's method that is called; None for `__call__`.
+      per_layer_kwargs: further arguments, trees of arrays [x_times, ...], of
+        which each repeat gets its own.
+      reversed_per_layer_kwargs: likewise, in reversed order.
+      **kwargs: further arguments, the same for all repeats.
 
     Returns:
       The output of the last repeat, or of all of them.
@@ -104,16 +144,45 @@ class Repeat(base_layer.BaseLayer):
       self.collect_intermediate_outputs
     )
 
-    def body(sub, inputs):
-      outputs = sub(inputs, *args, **kwargs)
+    carries_all = self.positional_args_as_scan_carry
+
+    def body(sub, inputs, own):
+      method = getattr(sub, method_name or '__call__')
+      if carries_all:
+        outputs = method(*inputs, **kwargs, **own)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+      else:
+        outputs = method(inputs, *args, **kwargs, **own)
       _check_like(inputs, outputs, type(sub).__name__)
       return outputs, outputs if keeps else None
 
     body = nn.remat(body, prevent_cse=False, policy=self._policy)
-    last, all_outputs = self._scan(body, inputs)
+    first = (inputs, *args) if carries_all else inputs
+    own = self._stacked(per_layer_kwargs, reversed_per_layer_kwargs)
+    last, all_outputs = self._scan(body, first, own)
+    all_outputs = jax.tree.map(self._flat, all_outputs)
     if self.collect_intermediate_outputs:
       self.sow(INTERMEDIATES, 'repeat_intermediates', all_outputs)
     return all_outputs if self.return_intermediate_outputs else last
+
+  def _stacked(self, own: Mapping | None, from_last: Mapping | None) -> dict:
+    """Returns the arguments of each repeat, stacked as the variables are.
+
+    Args:
+      own: arrays [x_times, ...].
+      from_last: likewise, in reversed order.
+    """
+
+    def stacked(x):
+      if jnp.shape(x)[:1] != (self.x_times,):
+        raise errors.UserError(
+          f'Repeat: an argument of each repeat has the shape {jnp.shape(x)};'
+          f' expected x_times, {self.x_times}, first'
+        )
+      return jnp.reshape(x, (*self._prefix, *jnp.shape(x)[1:]))
+
+    reverse = jax.tree.map(lambda x: x[::-1], dict(from_last or {}))
+    return jax.tree.map(stacked, {**(own or {}), **reverse})
 
   def init_states(self, *args, **kwargs):
     """Calls the layer's `init_states` for all repeats."""
@@ -127,8 +196,7 @@ class Repeat(base_layer.BaseLayer):
       _check_like(inputs, outputs, type(sub).__name__)
       return outputs, None
 
-    unroll = self.x_times if self.unroll_in_decode else 1
-    return self._scan(body, inputs, unroll=unroll)[0]
+    return self._scan(body, inputs, unroll=self.unroll_in_decode)[0]
 
   def transform_decode_state(self, transform_fn: StateFn):
     """Changes the decode states of all repeats; see `ForwardsDecodeStates`."""
@@ -164,13 +232,13 @@ class Repeat(base_layer.BaseLayer):
       return None, None
 
     self._scan(body, None)
-    first = self.weight_split_dims_mapping.sub or (None,)
+    first = self.weight_split_dims_mapping.sub or [None] * len(self._prefix)
 
     def stacked(spec: BoxedPartitionSpec) -> BoxedPartitionSpec:
       if spec.meta is None:
         return spec
       return BoxedPartitionSpec(
-        meta=jax.sharding.PartitionSpec(first[0], *spec.meta)
+        meta=jax.sharding.PartitionSpec(*first, *spec.meta)
       )
 
     tree = jax.tree.map(
@@ -187,24 +255,35 @@ class Repeat(base_layer.BaseLayer):
 
     self._scan(body, None)
 
-  def _scan(self, body: Callable, carry: Any, unroll: int = 1) -> Any:
-    """Scans `body`, (layer, carry) -> (carry, output), over the repeats."""
+  def _scan(
+    self, body: Callable, carry: Any, *stacked, unroll: bool = False
+  ) -> Any:
+    """Scans over the repeats.
+
+    Args:
+      body: (layer, carry, *arguments) -> (carry, output).
+      carry: of the first repeat.
+      *stacked: the arguments, stacked as the variables are.
+      unroll: whether to unroll the loop.
+    """
     split = self.weight_split_dims_mapping.sub
-    scan = nn.scan(
-      body,
-      variable_axes={True: 0},
-      split_rngs={True: True},
-      length=self.x_times,
-      unroll=unroll,
-      # Nothing is broadcast; the check traces the layer once more.
-      check_constancy_invariants=False,
-      metadata_params={
-        'x_times': self.x_times,
-        'mesh_axis': None if split is None else split[0],
-      },
-    )
+    scan = body
+    for size in reversed(self._prefix):
+      scan = nn.scan(
+        scan,
+        variable_axes={True: 0},
+        split_rngs={True: True},
+        length=size,
+        unroll=size if unroll else 1,
+        # Nothing is broadcast; the check traces the layer once more.
+        check_constancy_invariants=False,
+        metadata_params={
+          'x_times': size,
+          'mesh_axis': None if split is None else split[0],
+        },
+      )
     for collection, before, after in (
-      (base_layer.AUX_LOSS, self._spread, _sum),
+      (base_layer.AUX_LOSS, self._spread, self._sum),
       (base_layer.SUMMARIES, _discard, self._unpack),
     ):
       scan = nn.map_variables(
@@ -214,33 +293,42 @@ class Repeat(base_layer.BaseLayer):
         trans_out_fn=after,
         mutable=self.is_mutable_collection(collection),
       )
-    return scan(getattr(self, self.sublayer_name), carry)
+    return scan(getattr(self, self.sublayer_name), carry, *stacked)
 
   def _spread(self, tree: Any) -> Any:
     """Returns losses assigned to the first repeat: the inverse of `_sum`.
 
     Losses exist before the scan if this layer was called before.
     """
+    first = (0,) * len(self._prefix)
     return jax.tree.map(
-      lambda x: jnp.zeros([self.x_times, *jnp.shape(x)]).at[0].set(x), tree
+      lambda x: jnp.zeros([*self._prefix, *jnp.shape(x)]).at[first].set(x), tree
     )
+
+  def _sum(self, tree: Any) -> Any:
+    """Returns stacked losses, summed over the repeats."""
+    return jax.tree.map(lambda x: jnp.sum(self._flat(x), axis=0), tree)
+
+  def _flat(self, x: jax.Array) -> jax.Array:
+    """Returns a stacked array with one first dimension."""
+    return x.reshape(self.x_times, *x.shape[len(self._prefix) :])
 
   def _unpack(self, tree: Any) -> Any:
     """Returns stacked summaries, split by repeat if `unpack_summaries`."""
-    if not self.unpack_summaries or not isinstance(tree, dict):
+    if not isinstance(tree, dict):
       return tree
     unpacked = {}
     for name, value in tree.items():
-      if is_summary(value):
-        for i in range(self.x_times):
-          unpacked[f'{name}_{i}'] = value.replace(value=value.value[i])
-      else:
+      if not is_summary(value):
         unpacked[name] = self._unpack(value)
+        continue
+      values = self._flat(value.value)
+      if not self.unpack_summaries:
+        unpacked[name] = value.replace(value=values)
+        continue
+      for i, one in enumerate(values):
+        unpacked[f'{name}_{i}'] = value.replace(value=one)
     return unpacked
-
-
-def _sum(tree: Any) -> Any:
-  return jax.tree.map(lambda x: jnp.sum(x, axis=0), tree)
 
 
 def _discard(tree: Any) -> Any:

@@ -107,9 +107,9 @@ def extract_prefixed_keys_from_nested_map(
       for i, v in enumerate(node)
     )
   if dataclasses.is_dataclass(node) and not isinstance(node, type):
-    fields = flax.serialization.to_state_dict(node)
-    if isinstance(fields, dict):
-      values = {f: getattr(node, f) for f in fields}
+    if isinstance(flax.serialization.to_state_dict(node), dict):
+      # Also the fields that are not in the tree, without which none is built.
+      values = {f.name: getattr(node, f.name) for f in dataclasses.fields(node)}
       return type(node)(**{f: visit(v, below(f)) for f, v in values.items()})
   return prefix or None
 

@@ -56,7 +56,6 @@ _ABSENT_FIELDS = {
   'decoding_maybe_shard_projections': (False, 'XLA shards decoding steps'),
   'ffn0_extend_step': (None, 'XLA shards decoding steps'),
   'ffn1_extend_step': (None, 'XLA shards decoding steps'),
-  'nd_prefix_shape': (None, 'weights are stacked along one dimension'),
   'repeat_optimizer_dims_mapping': (
     None,
     'the state of the optimizer is sharded as the weights',

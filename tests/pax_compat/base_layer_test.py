@@ -450,7 +450,7 @@ def test_a_copy_of_the_whole_keeps_what_is_shared_in_it():
 def test_copies_with_one_shared_weight_layer_id_are_one_layer():
   tpl = Child.config(shared_weight_layer_id='mine')
   pair = Pair.config(a_tpl=tpl.clone(), b_tpl=tpl.clone())
-  assert _paths(pair.Instantiate()) == ['params/a/w']
+  assert _paths(pair.Instantiate()) == ['params/mine/w']
 
 
 def test_parents_must_agree_on_a_shared_layer():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fiddle import daglish
+from flax import serialization
 
 from pax_compat import errors
 from pax_compat.config import Config
@@ -30,6 +31,16 @@ def test_an_unknown_attribute_names_the_fields():
       _ = m.id
   with pytest.raises(AttributeError):
     del m.id
+
+
+def test_flax_saves_and_restores_the_values():
+  m = NestedMap(x=[1, {2: 3}], y=NestedMap(z=np.ones(2)))
+  state = serialization.to_state_dict(m)
+  assert state['x'] == {'0': 1, '1': {'2': 3}}
+  empty = NestedMap(x=[0, {2: 0}], y=NestedMap(z=np.zeros(2)))
+  restored = serialization.from_bytes(empty, serialization.to_bytes(m))
+  assert type(restored.y) is NestedMap and restored.x == m.x
+  np.testing.assert_array_equal(restored.y.z, m.y.z)
 
 
 def test_structure_does_not_depend_on_the_order_of_insertion():

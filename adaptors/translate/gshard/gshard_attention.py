@@ -65,9 +65,7 @@ def attention(builder: Any, *, relative: bool, bidirectional: bool):
 
 def _relative_bias(builder: Any, bidirectional: bool) -> Config:
   builder.view.require('relative_attention_type', 'bias', 'bias_shared')
-  shared = builder.relative_attention_type == 'bias_shared'
   return RelativeBias.config(
-    shared_weight_layer_id='relative_bias' if shared else None,
     use_length_as_position=(
       builder.relative_attention_use_universal_1d_position
     ),

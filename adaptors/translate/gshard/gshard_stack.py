@@ -101,19 +101,15 @@ def stack(view: ParamsView, builder: Any, layers: Layers) -> Translated | None:
     return None
   tpls = [layer.config for layer in block]
   times = 1 if layers.is_repeated else layers.blocks
+  shared = layers.relative and builder.relative_attention_type == _SHARED
   config = StackedTransformer.config(
     model_dims=builder.model_dim,
     num_layers=times * len(tpls),
-    transformer_layer_params_tpl=(
-      tpls[0]
-      if len(tpls) == 1
-      else [tpl.clone() for _ in range(times) for tpl in tpls]
-    ),
+    transformer_layer_params_tpl=_templates(tpls, times, shared),
     activation_split_dims_mapping=StackedTransformer.ActivationSharding.config(
       out=gshard_mesh.split(builder, 'blm_split', 3)
     ),
   )
-  shared = layers.relative and builder.relative_attention_type == _SHARED
   if layers.is_repeated:
     if shared:
       view.issue(
@@ -128,6 +124,26 @@ def stack(view: ParamsView, builder: Any, layers: Layers) -> Translated | None:
     of_layer = block[number % len(block)].variables
     variables += _numbered(of_layer, number, f'x_layers_{number}')
   return Translated(config, variables)
+
+
+def _templates(
+  tpls: list[Config], times: int, shared: bool
+) -> Config | list[Config]:
+  """Returns the template of all layers, or those of each.
+
+  Args:
+    tpls: of the layers of a block.
+    times: the number of blocks.
+    shared: whether all layers have one relative bias, the first one's.
+  """
+  if len(tpls) == 1 and not shared:
+    return tpls[0]
+  copies = [tpl.clone() for _ in range(times) for tpl in tpls]
+  if shared:
+    for tpl in copies:
+      bias = copies[0].tr_atten_tpl.relative_bias_tpl
+      tpl.tr_atten_tpl.relative_bias_tpl = bias
+  return copies
 
 
 def _shared_bias(layers: Layers) -> VariableMap:

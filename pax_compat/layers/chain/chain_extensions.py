@@ -42,12 +42,13 @@ def copy_n_times(
 def repeat(x_times: int, *layers_tpl: Config | None, **kwargs) -> Config:
   """Returns the config of a `Repeat` of a chain.
 
-  The chain has one output, of the shape of its first argument; the other
-  arguments are the same for all repeats.
+  The chain maps its arguments to as many outputs, of their shapes, which the
+  next repeat takes. The output is a tuple, also of one array.
   """
   return repeats.Repeat.config(
     x_times=x_times,
     sub_tpl=chain(*layers_tpl),
+    positional_args_as_scan_carry=True,
     **kwargs_with_name('chain_repeat', **kwargs),
   )
 

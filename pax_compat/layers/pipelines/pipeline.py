@@ -8,6 +8,7 @@ change neither outputs nor gradients nor variables.
 Shapes: B batch, M microbatches, S stages, R circular repeats.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -127,6 +128,11 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     """R, if weights have a dimension of repeats before that of stages."""
     return None
 
+  @property
+  def _layers(self) -> tuple[int, ...]:
+    """The numbers of layers that decode: by repeat, if any, and stage."""
+    return (self.num_stages,)
+
   def __call__(self, inputs: Any, *args, **kwargs) -> Any:
     """Applies the stages.
 
@@ -173,7 +179,8 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     return True
 
   def _schedule(self, number: int) -> Schedule:
-    return Schedule(self.num_stages, number, self._repeats or 1)
+    repeats = math.prod(self._layers) // self.num_stages
+    return Schedule(self.num_stages, number, repeats)
 
   def _initialize(self, buffer: Any, given: microbatches.PerMicrobatch):
     """Creates the variables of all stages."""
@@ -250,7 +257,10 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
   def _unbound(self, *collections: str) -> tuple[nn.Module, dict[str, Any]]:
     """Returns an unbound stage, and the variables of all stages."""
     layer, variables = self.body.unbind()
-    return layer, {k: variables[k] for k in collections if k in variables}
+    # A stage may read its name, which `unbind` removes.
+    return layer.clone(name='body'), {
+      k: variables[k] for k in collections if k in variables
+    }
 
   def _key(self) -> jax.Array | None:
     """Returns the key of all random numbers, None without a random stream."""
@@ -416,17 +426,22 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       The carry of the last stage.
     """
     layer, variables = self._unbound(PARAMS, NON_TRAINABLE, DECODE_CACHE)
-    depth = 1 if self._repeats is None else 2
-    variables = jax.tree.map(
-      lambda x: x.reshape(-1, *x.shape[depth:]), variables
-    )
+    states = variables.pop(DECODE_CACHE, {})
+    variables = _flat(variables, 1 if self._repeats is None else 2)
+
+    def body(carry, step):
+      i, own = step
+      variables_i = jax.tree.map(lambda x: x[i % len(x)], variables)
+      return stage(layer, carry, {**variables_i, DECODE_CACHE: own})
+
     carry, states = jax.lax.scan(
-      lambda carry, own: stage(layer, carry, own), carry, variables
+      body,
+      carry,
+      (jnp.arange(math.prod(self._layers)), _flat(states, len(self._layers))),
     )
-    lengths = (
-      [self.num_stages] if depth == 1 else [self._repeats, self.num_stages]
+    states = jax.tree.map(
+      lambda x: x.reshape(*self._layers, *x.shape[1:]), states
     )
-    states = jax.tree.map(lambda x: x.reshape(*lengths, *x.shape[1:]), states)
     self.put_variable(DECODE_CACHE, 'body', states)
     return carry
 
@@ -441,9 +456,13 @@ class CircularLayerwiseShardablePipelined(LayerwiseShardablePipelined):
 
   Attributes:
     circular_repeat: R. If it is 2 or more, M must be at least S.
+    share_weights: whether the layers of a stage share their weights and
+      statistics, which then are [S, ...]. A microbatch after the other updates
+      the statistics, in each repeat.
   """
 
   circular_repeat: int = 1
+  share_weights: bool = False
 
   def _streams(self, number: int) -> bool:
     if self.stream_io and self.circular_repeat > 1:
@@ -457,8 +476,12 @@ class CircularLayerwiseShardablePipelined(LayerwiseShardablePipelined):
     return super()._streams(number)
 
   @property
-  def _repeats(self) -> int:
-    return self.circular_repeat
+  def _repeats(self) -> int | None:
+    return None if self.share_weights else self.circular_repeat
+
+  @property
+  def _layers(self) -> tuple[int, ...]:
+    return (self.circular_repeat, self.num_stages)
 
   def _check_counts(self):
     super()._check_counts()
@@ -472,6 +495,11 @@ class CircularLayerwiseShardablePipelined(LayerwiseShardablePipelined):
         ' sends each microbatch from the last stage back to the first'
       )
     return super()._schedule(number)
+
+
+def _flat(tree: Any, dims: int) -> Any:
+  """Returns arrays with the first dimensions as one."""
+  return jax.tree.map(lambda x: x.reshape(-1, *x.shape[dims:]), tree)
 
 
 def _check_like(where: str, inputs: Any, outputs: Any):

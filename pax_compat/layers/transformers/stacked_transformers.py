@@ -466,6 +466,7 @@ class StackedTransformerRepeated(WrappedStack):
     unpack_summaries: see `Repeat`.
     return_intermediate_outputs: see `Repeat`.
     collect_intermediate_outputs: see `Repeat`.
+    nd_prefix_shape: see `Repeat`.
     repeat_layer_name: name of the `Repeat` layer among the variables.
     sublayer_name: name of the block below it.
     model_dims: D; this and the following fields are set on the block, unless
@@ -478,6 +479,7 @@ class StackedTransformerRepeated(WrappedStack):
 
   SILENT_UNLESS_SET: ClassVar[Sequence[str]] = (
     *base_layer.BaseLayer.SILENT_UNLESS_SET,
+    'nd_prefix_shape',
     'ngrammer_tpls',
   )
 
@@ -498,6 +500,7 @@ class StackedTransformerRepeated(WrappedStack):
   unpack_summaries: bool = True
   return_intermediate_outputs: bool = False
   collect_intermediate_outputs: bool = False
+  nd_prefix_shape: Sequence[int] | None = None
   repeat_layer_name: str = 'repeat'
   sublayer_name: str = 'sub'
   model_dims: int | None = None
@@ -533,6 +536,7 @@ class StackedTransformerRepeated(WrappedStack):
       sublayer_name=self.sublayer_name,
       return_intermediate_outputs=self.return_intermediate_outputs,
       collect_intermediate_outputs=self.collect_intermediate_outputs,
+      nd_prefix_shape=self.nd_prefix_shape,
     )
     repeat.weight_split_dims_mapping.sub = self.weight_split_dims_mapping.block
     self.create_child(self.repeat_layer_name, repeat)

@@ -33,6 +33,22 @@ def test_only_the_default_is_valid(name, field):
     setattr(config, field, 'another')
 
 
+def test_fields_without_an_effect_may_have_other_values(caplog):
+  caplog.set_level('INFO')
+  config = layers.CircularLayerwiseShardablePipelined.config(
+    enable_async_circular_transfer=False, pipeline_broadcast_inputs=True
+  )
+  config.enable_bubble_grad_skipping = False
+  assert [one.getMessage().partition(':')[0] for one in caplog.records] == [
+    'enable_async_circular_transfer=False has no effect',
+    'pipeline_broadcast_inputs=True has no effect',
+    'enable_bubble_grad_skipping=False has no effect',
+  ]
+  assert not hasattr(config, 'enable_bubble_grad_skipping')
+  with pytest.raises(errors.UserError, match='of Pax: .*; expected a bool'):
+    config.enable_bubble_grad_skipping = None
+
+
 def test_fields_of_a_class_are_those_of_its_subclasses():
   assert issubclass(layers.LocalSelfAttention, layers.DotProductAttention)
   config = layers.LocalSelfAttention.config(attention_mask_summary=False)

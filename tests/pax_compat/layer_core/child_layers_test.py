@@ -1,6 +1,7 @@
 """Tests of the steps in the docstring of `build_child`."""
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from pax_compat import base_layer, errors
@@ -101,6 +102,19 @@ class Row(base_layer.BaseLayer):
     return sum(leaf() for leaf in leaves)
 
 
+class Pair(base_layer.BaseLayer):
+  one_tpl: Config = REQUIRED
+  two_tpl: Config = REQUIRED
+
+  def setup(self):
+    self.create_variable('w', base_layer.WeightHParams(shape=()))
+    self.create_child('one', self.one_tpl)
+    self.create_child('two', self.two_tpl)
+
+  def __call__(self):
+    return self.one() + self.two()
+
+
 def test_one_template_in_a_loop_is_several_layers():
   layer = Row(leaf_tpl=Leaf.config())
   variables = layer.init(jax.random.key(0))
@@ -119,4 +133,30 @@ def test_one_template_in_two_fields_is_one_layer():
 def test_an_id_for_sharing_makes_one_layer():
   leaf = Leaf.config(shared_weight_layer_id='mine')
   variables = Row(leaf_tpl=leaf).init(jax.random.key(0))
-  assert list(variables['params']) == ['leaf_0']
+  assert list(variables['params']) == ['mine']
+
+
+def test_shared_layers_within_shared_layers_are_at_the_root():
+  leaf = Leaf.config(shared_weight_layer_id='the_leaf')
+  row = Row.config(leaf_tpl=leaf, other_tpl=Leaf.config())
+  row.shared_weight_layer_id = 'the_row'
+  layer = Pair(one_tpl=row.clone(), two_tpl=row.clone())
+  variables = layer.init(jax.random.key(0))
+  assert jax.tree.map(jnp.shape, variables['params']) == {
+    'the_leaf': {'w': (2,)},
+    'the_row': {'other': {'w': (2,)}},
+    'w': (),
+  }
+  ones = jax.tree.map(jnp.ones_like, variables)
+  out, grads = jax.value_and_grad(layer.apply)(ones)
+  assert out == 2 * 5 * 2
+  assert grads['params']['the_leaf']['w'].tolist() == [8, 8]
+  assert grads['params']['the_row']['other']['w'].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize('name', ['w', 'one'])
+def test_an_id_that_names_something_else_is_refused(name):
+  tpl = Leaf.config(shared_weight_layer_id=name)
+  layer = Pair(one_tpl=Leaf.config(), two_tpl=tpl)
+  with pytest.raises(errors.UserError, match=f'{name!r} is also the name of'):
+    layer.init(jax.random.key(0))

@@ -65,7 +65,8 @@ class Body(base_layer.BaseLayer):
 
 def _repeat(body=None, **fields):
   body = Body.config() if body is None else body
-  return repeats.Repeat.config(sub_tpl=body, x_times=X, **fields).Instantiate()
+  fields = {'x_times': X, **fields}
+  return repeats.Repeat.config(sub_tpl=body, **fields).Instantiate()
 
 
 def _variables(layer):
@@ -361,3 +362,144 @@ def test_the_stacked_dimension_has_one_split():
   tpl.weight_split_dims_mapping.sub = ['mdl', None]
   with pytest.raises(errors.UserError, match='sub is .*; expected one entry'):
     tpl.Instantiate().init_boxed(jax.random.key(0), INPUTS)
+
+
+def test_several_first_dimensions():
+  layer = _repeat(x_times=6, nd_prefix_shape=[2, 3], unpack_summaries=True)
+  boxed = layer.init_boxed(jax.random.key(0), INPUTS)
+  w = boxed[PARAMS]['sub']['ff']['linear']['w']
+  assert w.value.shape == (2, 3, D, D) and w.meta.repeat_prefix == (2, 3)
+  meta = layer.abstract_init_with_metadata(INPUTS)[PARAMS]['sub']['ff']
+  assert meta['linear']['w'].repeat_prefix == [2, 3]
+  assert meta['linear']['w'].shape == [D, D]
+  variables = _variables(layer)
+  flat = repeats.Repeat.config(
+    sub_tpl=Body.config(), x_times=6, unpack_summaries=True
+  ).Instantiate()
+
+  def flatten(x):
+    return x.reshape(6, *x.shape[2:])
+
+  def run(layer, params):
+    rest = jax.tree.map(jnp.zeros_like, variables[NON_TRAINABLE])
+    if layer is flat:
+      rest = jax.tree.map(flatten, rest)
+    collections = [NON_TRAINABLE, AUX_LOSS, SUMMARIES]
+    y, updated = layer.apply(
+      {PARAMS: params, NON_TRAINABLE: rest}, INPUTS, mutable=collections
+    )
+    return jnp.sum(y**2), (y, updated)
+
+  params = variables[PARAMS]
+  grads, (y, updated) = jax.grad(lambda p: run(layer, p), has_aux=True)(params)
+  want_grads, (want, want_updated) = jax.grad(
+    lambda p: run(flat, p), has_aux=True
+  )(jax.tree.map(flatten, params))
+  np.testing.assert_allclose(y, want, rtol=1e-6)
+  for name, tree in updated.items():
+    if name == NON_TRAINABLE:
+      tree = jax.tree.map(flatten, tree)
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
+      tree,
+      want_updated[name],
+    )
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(flatten(a), b, rtol=1e-5),
+    grads,
+    want_grads,
+  )
+
+
+def test_decoding_with_several_first_dimensions():
+  layer = _repeat(x_times=6, nd_prefix_shape=[3, 2], unroll_in_decode=True)
+  variables = _variables(layer)
+  _, state = layer.apply(
+    variables, B, method='init_states', mutable=[DECODE_CACHE]
+  )
+  y, state = layer.apply(
+    {**variables, **state}, INPUTS, method='extend_step', mutable=[DECODE_CACHE]
+  )
+  params = jax.tree.map(lambda x: x.reshape(6, *x.shape[2:]), variables[PARAMS])
+  np.testing.assert_allclose(y, _one_by_one(params)[-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'fields,message',
+  [
+    ({'nd_prefix_shape': [2, 2]}, r'product is x_times, 3'),
+    ({'nd_prefix_shape': []}, r'product is x_times, 3'),
+    ({'nd_prefix_shape': [1, 3], 'sub': ['mdl']}, 'set only one of them'),
+  ],
+)
+def test_mistakes_in_the_first_dimensions(fields, message):
+  split = fields.pop('sub', None)
+  tpl = repeats.Repeat.config(sub_tpl=Body.config(), x_times=X, **fields)
+  tpl.weight_split_dims_mapping.sub = split
+  with pytest.raises(errors.UserError, match=message):
+    tpl.Instantiate().init(jax.random.key(0), INPUTS)
+
+
+class Swapping(base_layer.BaseLayer):
+  def setup(self):
+    self.create_variable('w', WeightHParams([], WeightInit.Gaussian(1.0)))
+
+  def __call__(self, x, y, add=0.0):
+    return y, x * self.theta.w + add
+
+
+@pytest.mark.parametrize('keeps', [False, True])
+def test_all_arguments_may_be_carried(keeps):
+  layer = _repeat(
+    Swapping.config(),
+    positional_args_as_scan_carry=True,
+    return_intermediate_outputs=keeps,
+  )
+  variables = layer.init(jax.random.key(0), 1.0, 2.0)
+  found = layer.apply(variables, jnp.ones(2), jnp.full(2, 2.0), add=0.5)
+  x, y, each = 1.0, 2.0, []
+  for w in variables[PARAMS]['sub']['w']:
+    x, y = y, x * w + 0.5
+    each.append((x, y))
+  want = tuple(np.stack([e[i] for e in each]) for i in range(2))
+  for got, wanted in zip(found, want, strict=True):
+    wanted = np.repeat(wanted[:, None], 2, 1)
+    np.testing.assert_allclose(got, wanted if keeps else wanted[-1], rtol=1e-6)
+
+
+def test_specs_of_weights_that_are_not_split():
+  layer = _repeat()
+  specs = layer.apply(_variables(layer), method='quantized_partition_specs')
+  spec = specs[PARAMS]['sub']['ff']['linear']['w'].meta
+  assert spec == jax.sharding.PartitionSpec(None, None, None)
+
+
+class Scaling(base_layer.BaseLayer):
+  def setup(self):
+    self.create_variable('w', WeightHParams([], WeightInit.Gaussian(1.0)))
+
+  def __call__(self, x):
+    return x * self.theta.w
+
+  def scaled(self, x, scale, plus):
+    return self(x) * scale + plus['y']
+
+
+@pytest.mark.parametrize('shape', [None, [2, 2]])
+def test_each_repeat_may_have_its_own_arguments(shape):
+  layer = _repeat(Scaling.config(), x_times=4, nd_prefix_shape=shape)
+  variables = layer.init(jax.random.key(0), INPUTS)
+  scale, plus = jnp.arange(4.0), {'y': jnp.arange(4.0) - 1}
+  found = layer.apply(
+    variables,
+    INPUTS,
+    method_name='scaled',
+    per_layer_kwargs={'scale': scale},
+    reversed_per_layer_kwargs={'plus': plus},
+  )
+  x = INPUTS
+  for i, w in enumerate(variables[PARAMS]['sub']['w'].reshape(-1)):
+    x = x * w * scale[i] + plus['y'][3 - i]
+  np.testing.assert_allclose(found, x, rtol=1e-5)
+  with pytest.raises(errors.UserError, match='expected x_times, 4, first'):
+    layer.apply(variables, INPUTS, per_layer_kwargs={'scale': jnp.ones([3])})

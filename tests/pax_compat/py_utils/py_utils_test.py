@@ -3,6 +3,7 @@
 import logging
 import pathlib
 
+import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,6 +63,19 @@ def test_trees_have_names():
   assert (
     py_utils.total_num_vars({'a': jnp.ones([3, 4]), 'b': jnp.ones(2)}) == 14
   )
+
+
+@flax.struct.dataclass
+class Statistics:
+  value: jax.Array
+  start: int = flax.struct.field(pytree_node=False)
+
+
+def test_fields_of_dataclasses_have_names():
+  tree = {'a': Statistics(value=jnp.ones(2), start=1)}
+  names = py_utils.extract_prefixed_keys_from_nested_map(tree)
+  assert names['a'].value == 'a/value'
+  assert jax.tree.leaves(names) == ['a/value']
 
 
 def test_maps_are_split_and_joined():

@@ -29,3 +29,19 @@ def test_a_layer_without_enough_arguments_is_named():
   layer = chain.chain(chain.apply_padding()).Instantiate()
   with pytest.raises(errors.UserError, match='pad requires 2 arguments'):
     layer.init(jax.random.key(0), _X)
+
+
+def test_all_outputs_of_a_chain_are_repeated():
+  scale = chain.feed_forward(4, 4, layers.Identity.config())
+  layer = chain.repeat(3, scale, chain.apply_padding()).Instantiate()
+  paddings = jnp.zeros([2, 3]).at[1, 2].set(1)
+  variables = layer.init(jax.random.key(0), _X, paddings)
+  found, after = layer.apply(variables, _X, paddings)
+  expected = _X
+  (ff,) = variables['params']['sub'].values()
+  for w, b in zip(ff['linear']['w'], ff['bias']['b'], strict=True):
+    expected = (expected @ w + b) * (1 - paddings)[..., None]
+  assert jnp.allclose(found, expected, rtol=1e-5) and (after == paddings).all()
+  inside = chain.chain(chain.repeat(2, scale), scale).Instantiate()
+  variables = inside.init(jax.random.key(0), _X)
+  assert inside.apply(variables, _X).shape == _X.shape

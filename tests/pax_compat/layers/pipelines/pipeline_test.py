@@ -457,3 +457,84 @@ def test_a_stage_cannot_be_shared_with_the_outside():
 
   with pytest.raises(errors.UserError, match='share one config of Linear'):
     Model().init_boxed(jax.random.key(0), X)
+
+
+def test_layers_of_a_stage_may_share_their_weights():
+  layer = _layer(repeats=2, share_weights=True, num_microbatches=3)
+  variables = _variables(layer)
+  assert variables[PARAMS]['body']['linear']['w'].shape == (S, D, D)
+  assert np.shape(variables[NON_TRAINABLE]['body']['average']) == (S,)
+
+  def pipelined(params):
+    y, updates = layer.apply({**variables, PARAMS: params}, X, mutable=ALL)
+    return jnp.sum(jnp.sin(y)), (y, updates)
+
+  def one_by_one(params):
+    w = params['body']['linear']['w']
+    x = X
+    for i in [*range(S)] * 2:
+      x = jnp.tanh(x @ w[i])
+    return jnp.sum(jnp.sin(x)), x
+
+  found, (y, updates) = jax.jit(jax.grad(pipelined, has_aux=True))(
+    variables[PARAMS]
+  )
+  wanted, x = jax.grad(one_by_one, has_aux=True)(variables[PARAMS])
+  np.testing.assert_allclose(y, x, rtol=1e-5, atol=1e-6)
+  jax.tree.map(
+    lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-6),
+    found,
+    wanted,
+  )
+  twice = np.concatenate([_weights(variables)] * 2)
+  each = _one_by_one(twice, _split(X, 3), 1.0)
+  means = each.mean(axis=(2, 3)).reshape(2, S, 3)
+  averages = np.zeros(S)
+  for repeat, m in np.ndindex(2, 3):
+    averages = 0.5 * (averages + means[repeat, :, m])
+  stored = updates[NON_TRAINABLE]['body']['average']
+  np.testing.assert_allclose(stored, averages, rtol=1e-4, atol=1e-6)
+  loss = updates[AUX_LOSS]['body']['squares']
+  wanted_loss = np.square(each).mean(axis=(1, 2, 3)).sum()
+  np.testing.assert_allclose(loss, wanted_loss, rtol=1e-5)
+
+
+def test_layers_with_shared_weights_decode_with_separate_states():
+  layer = _layer(repeats=2, share_weights=True)
+  variables = _variables(layer)
+  _, state = layer.apply(
+    variables, B, method='init_states', mutable=[DECODE_CACHE]
+  )
+  y, state = layer.apply(
+    {**variables, **state}, X, method='extend_step', mutable=[DECODE_CACHE]
+  )
+  hidden, totals = X, []
+  for w in np.concatenate([_weights(variables)] * 2):
+    totals.append(hidden)
+    hidden = np.tanh(hidden @ w)
+  np.testing.assert_allclose(y, hidden, rtol=1e-5, atol=1e-6)
+  found = state[DECODE_CACHE]['body']['total']
+  wanted = np.stack(totals).reshape(2, S, B, D)
+  np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+class Named(base_layer.BaseLayer):
+  def setup(self):
+    assert self.name == 'body'
+    self.create_variable('w', base_layer.WeightHParams([]))
+
+  def __call__(self, inputs):
+    return inputs * self.theta.w
+
+  def extend_step(self, inputs):
+    self.update_decode_state('last', inputs)
+    return self(inputs)
+
+
+def test_a_stage_knows_its_name():
+  layer = _layer(Named.config())
+  variables = layer.init(jax.random.key(0), X)
+  product = np.prod(variables[PARAMS]['body']['w'])
+  np.testing.assert_allclose(layer.apply(variables, X), X * product, rtol=1e-5)
+  y, _ = layer.apply(variables, X, method='extend_step', mutable=[DECODE_CACHE])
+  np.testing.assert_allclose(y, X * product, rtol=1e-5)
