@@ -19,7 +19,7 @@ class TransformerLmSpmdPipelineAdafactor(spmd_lm.TransformerLmSpmdAdafactor):
       dims are split.
     STREAM_IO: whether the batch is streamed through the stages; see
       `PipelinedTransformer.stream_io`.
-    PIPELINE_BROADCAST_INPUTS: refused if True.
+    PIPELINE_BROADCAST_INPUTS: without an effect, since XLA schedules transfers.
   """
 
   PACKED_INPUT = True
@@ -55,6 +55,7 @@ class TransformerLmSpmdPipelineAdafactor(spmd_lm.TransformerLmSpmdAdafactor):
       num_pipeline_microbatches=self.NUM_MICROBATCHES,
       pipeline_microbatch_size=self.MICROBATCH_SIZE,
       stream_io=self.STREAM_IO,
+      pipeline_broadcast_inputs=self.PIPELINE_BROADCAST_INPUTS,
       checkpoint_policy=self.CHECKPOINT_POLICY,
     )
 
@@ -86,11 +87,6 @@ class TransformerLmSpmdPipelineAdafactor(spmd_lm.TransformerLmSpmdAdafactor):
 
   def _check_stages(self):
     """Raises a UserError for attributes that contradict each other."""
-    if self.PIPELINE_BROADCAST_INPUTS:
-      self._refuse(
-        'PIPELINE_BROADCAST_INPUTS',
-        'each stage reads its part of them by itself; expected False',
-      )
     if self.NUM_MICROBATCHES is None and self.MICROBATCH_SIZE is None:
       self._refuse('NUM_MICROBATCHES', 'so is MICROBATCH_SIZE; set one of them')
     axes = 5 if self.USE_EXPERT_PARALLEL else 4

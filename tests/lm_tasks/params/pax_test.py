@@ -76,6 +76,16 @@ def test_the_fields_of_the_older_name():
   assert fields.unexplained(task, text) == []
 
 
+def test_inputs_that_are_broadcast_to_stages():
+  cls = lm_cloud.LmCloudSpmdPipelineMultislice2BCircular
+  broadcasts = type('Broadcasts', (cls,), {'PIPELINE_BROADCAST_INPUTS': True})
+  plain, task = cls().task(), broadcasts().task()
+  stages = task.model.lm_tpl.stacked_transformer_tpl
+  assert stages.pipeline_broadcast_inputs is True
+  stages.pipeline_broadcast_inputs = False
+  assert task == plain
+
+
 def test_the_comparison_finds_differences():
   text = recorded.tasks()['lm_cloud.LmCloudTransformerAdamTest']
   task = lm_cloud.LmCloudTransformerAdamTest().task()
