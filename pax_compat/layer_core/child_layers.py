@@ -166,9 +166,8 @@ def build_child(
   it makes flax do step 4 and step 5 here: it assigns the child itself, then
   reads an attribute that no layer has.
 
-  The layer of a template with a `shared_weight_layer_id` is a child of the
-  root, under that id, as in Pax. It is bound already, so flax does not adopt it
-  in step 4.
+  A layer with a `shared_weight_layer_id` is a child of the root, as in Pax. It
+  is bound already, so flax does not adopt it in step 4.
 
   Args:
     parent: the layer that is in its `setup`.
