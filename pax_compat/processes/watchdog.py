@@ -37,7 +37,7 @@ from pax_compat.processes import process_failures
 _SECONDS_TO_LOOK = 1.0
 # A process that was suspended does not count for more.
 _LONGEST_LOOK = 10.0
-# How long there is no sign until the log says so; then after twice as long.
+# How long without a sign until a warning; then after twice as long.
 _SECONDS_TO_REPORT = 300.0
 # The error of another process, such as a missing batch, is printed instead.
 _SECONDS_FOR_OTHERS = 10.0
