@@ -49,16 +49,13 @@ class TimeUse:
 
   def __init__(
     self,
-    saved: Mapping[str, Any] | None = None,
     *,
     clock: Callable[[], float] = time.monotonic,
     now: Callable[[], float] = time.time,
   ):
-    """Starts counting, with the start of a process.
+    """Starts counting, with the start of a process, for a new run.
 
     Args:
-      saved: of the checkpoint that the run continues from, as `to_save`
-        returned it; None for a new run.
       clock: returns seconds.
       now: returns seconds since 1970, which processes share.
     """
@@ -68,11 +65,13 @@ class TimeUse:
     self._began = now()
     self._seconds = dict.fromkeys(KINDS, 0.0)
     self._kind, self._since = START, clock()
-    if saved is not None:
-      self.go_on(saved)
 
   def go_on(self, saved: Mapping[str, Any]):
-    """Adds what a checkpoint has, which the run continues from."""
+    """Adds the sums of the checkpoint from which the run continues.
+
+    Args:
+      saved: of the checkpoint, as `to_save` returned it.
+    """
     self._began = min(self._began, float(saved['began']))
     for kind in KINDS:
       self._seconds[kind] += float(saved['seconds'].get(kind, 0.0))

@@ -22,9 +22,10 @@ class Clock:
 
 def _started(clock, saved=None):
   """Returns the time use of a process, whose clock began at another time."""
-  return time_use.TimeUse(
-    saved, clock=lambda: clock() - 7.0, now=lambda: 1e9 + clock()
-  )
+  use = time_use.TimeUse(clock=lambda: clock() - 7.0, now=lambda: 1e9 + clock())
+  if saved:
+    use.go_on(saved)
+  return use
 
 
 def test_each_second_counts_once():
