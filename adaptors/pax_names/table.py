@@ -402,10 +402,6 @@ INSTEAD: dict[str, str] = {
   'praxis.fiddle_tags': 'set fields by their paths',
   'praxis.gshard_utils': 'use gating_func of TransformerFeedForwardMoe',
   'praxis.layers.gpu_fast_attention': _CUDNN,
-  'praxis.layers.injection.fp8_nvidia_gpu': (
-    'FP8 is not supported; einsum_tpl takes a product of your own, see'
-    ' docs/quantization.md'
-  ),
   'praxis.layers.quantization': (
     'docs/quantization.md has what can be quantized'
   ),

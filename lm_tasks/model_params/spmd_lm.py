@@ -25,7 +25,7 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
     ENABLE_DCONV: whether queries, keys and values pass a causal convolution.
     USE_REPEATED_LAYER: whether one layer is compiled and repeated;
       CHECKPOINT_POLICY applies to it.
-    USE_FP8: refused if True.
+    USE_FP8: whether projections and feed-forward layers multiply in 8 bits.
     USE_EXPERT_PARALLEL: whether the mesh has a fourth axis, for experts.
     USE_CUDNN_FLASH_ATTENTION: has no effect: on NVIDIA GPUs attention uses
       cuDNN wherever it can.
@@ -176,6 +176,13 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
       dconv_qkv=self.ENABLE_DCONV,
       use_rotary_position_emb=self.USE_ROTARY_POSITION_EMB,
     )
+    if self.USE_FP8:
+      for product in (
+        layer.tr_atten_tpl.proj_tpl,
+        layer.tr_atten_tpl.combined_qkv_proj_tpl,
+        layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl,
+      ):
+        product.einsum_tpl = layers.Fp8EinsumOp.config()
     if self.RELATIVE_BIAS:
       layer.tr_atten_tpl.relative_bias_tpl = layers.RelativeBias.config()
     layer.tr_fflayer_tpl.set(
@@ -188,8 +195,6 @@ class TransformerLmSpmdAdafactor(base_experiment.BaseExperiment):
     """Raises a UserError for attributes that contradict or are refused."""
     if self.RELATIVE_BIAS and self.USE_ROTARY_POSITION_EMB:
       self._refuse('RELATIVE_BIAS', 'USE_ROTARY_POSITION_EMB is True, too')
-    if self.USE_FP8:
-      self._refuse('USE_FP8', 'there are no products in 8 bits; expected False')
     if self.USE_CUDNN_FLASH_ATTENTION:
       logging.info(
         '%s.USE_CUDNN_FLASH_ATTENTION: on NVIDIA GPUs attention always uses'

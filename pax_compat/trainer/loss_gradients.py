@@ -1,13 +1,15 @@
 """Gradients of the losses of a train step."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from pax_compat import base_layer, errors, learners
+from pax_compat.config_core.context_values import set_within
+from pax_compat.layer_core.gradients import overwritten
 from pax_compat.learners import sgf
 
 # (batch, key, weights, probes) -> the loss [], or several by name; and
@@ -44,6 +46,12 @@ def of_step(
     UserError: the learner's `stochastic_gradient` does not support the task.
   """
   others = learner.losses_of(weight_metas)
+  replaced = {
+    path
+    for path, weight in weight_metas.items()
+    if base_layer.var_overwrite_with_gradient(weight)
+  }
+  loss_fn = _knowing_replaced(loss_fn, replaced)
   stochastic = learner.stochastic_gradient
   if stochastic is None:
     return _of_batch(
@@ -52,6 +60,10 @@ def of_step(
   for found, what in (
     (others, 'several losses are minimised'),
     (jax.tree.leaves(probes), 'embedding tables have sparse_gradients'),
+    (
+      replaced and type(stochastic) is not sgf.StandardGradient,
+      'the gradients of some weights are their next values',
+    ),
   ):
     if found:
       raise errors.UserError(
@@ -89,6 +101,16 @@ def of_step(
   private = {f'dp_metrics/{name}': value for name, value in reported.items()}
   outputs = outputs.replace(scalars=outputs.scalars | private)
   return (gradients, probes), (outputs, updated, summaries)
+
+
+def _knowing_replaced(loss_fn: LossFn, paths: Collection[str]) -> LossFn:
+  """Returns a loss whose layers know which weights a step replaces."""
+
+  def loss(*args):
+    with set_within(overwritten.PATHS, paths):
+      return loss_fn(*args)
+
+  return loss
 
 
 def _of_batch(loss_fn, others, params, probes):

@@ -36,6 +36,9 @@ def _names():
   lora = importlib.import_module('praxis.contrib.gpu.scripts_gpu.lora_layers')
   for name in ('Linear', 'AttentionProjection', 'CombinedQKVProjection'):
     found[f'Lora{name}'] = getattr(lora, f'Lora{name}')
+  fp8 = importlib.import_module('praxis.layers.injection.fp8_nvidia_gpu')
+  for name in ('Fp8EinsumOp', 'Fp8EinsumGatedOp'):
+    found[name] = getattr(fp8, name)
   return types.SimpleNamespace(
     layers=types.SimpleNamespace(**found),
     Config=pax_fiddle.Config,

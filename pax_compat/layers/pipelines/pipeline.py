@@ -16,6 +16,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from absl import logging
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import PartitionSpec
 
 from pax_compat import base_layer, errors
@@ -29,6 +30,7 @@ from pax_compat.base_layer import (
 from pax_compat.config import REQUIRED, Config
 from pax_compat.layer_core import child_layers, flop_scopes, sharding
 from pax_compat.layer_core.decode_states import StateFn
+from pax_compat.layer_core.gradients import overwritten
 from pax_compat.layer_core.sharding import SplitDimsMapping
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
@@ -219,6 +221,11 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       if self.is_mutable_collection(name)
     ]
     state = variables.pop(NON_TRAINABLE, {})
+    weights = _by_path(variables.get(PARAMS, {}))
+    replaced = {
+      path: overwritten.copies(weights[path], schedule.iterations)
+      for path in self._replaced_paths(buffer, given)
+    }
     # The other iterations of a stage are bubbles.
     run_stages = flop_scopes.useful_part(
       self._run_stages(layer, variables, mutable, given),
@@ -230,7 +237,8 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     streams = self._streams(schedule.microbatches)
     moves = (Streamed if streams else Replicated)(schedule, self._by_stage)
 
-    def iteration(carry, t):
+    def iteration(carry, of_iteration):
+      t, replaced = of_iteration
       buffer, outputs, state = carry
       inputs = moves.inputs(buffer, outputs, t)
       outputs, state, records = run_stages(
@@ -238,6 +246,7 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
         state,
         schedule.at(t, jnp.arange(self.num_stages)),
         None if key is None else jax.random.fold_in(key, t),
+        replaced,
       )
       return (moves.store(buffer, outputs, t), outputs, state), records
 
@@ -248,11 +257,32 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
     (buffer, _, state), records = jax.lax.scan(
       iteration,
       (moves.loaded(buffer), initial_outputs, state),
-      jnp.arange(schedule.iterations),
+      (jnp.arange(schedule.iterations), replaced),
     )
     outputs = moves.unloaded(buffer)
     self._store(mutable, state, records, schedule)
     return outputs
+
+  def _replaced_paths(
+    self, buffer: Any, given: microbatches.PerMicrobatch
+  ) -> set[str]:
+    """Returns the paths of weights that a step replaces by their gradients."""
+    known = overwritten.PATHS.get()
+    if known is not None:
+      prefix = '/'.join((*self.scope.path, 'body', ''))
+      return {p.removeprefix(prefix) for p in known if p.startswith(prefix)}
+    if self.do_eval:
+      return set()
+    args, kwargs = given.get(0)
+    layer, _ = self._unbound()
+    metas = layer.abstract_init_with_metadata(
+      jax.tree.map(lambda x: x[0], buffer), *args, **kwargs
+    )
+    return {
+      path
+      for path, weight in _by_path(metas.get(PARAMS, {})).items()
+      if base_layer.var_overwrite_with_gradient(weight)
+    }
 
   def _unbound(self, *collections: str) -> tuple[nn.Module, dict[str, Any]]:
     """Returns an unbound stage, and the variables of all stages."""
@@ -283,8 +313,9 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       given: its further arguments.
 
     Returns:
-      (inputs, statistics, step, key) -> (outputs, statistics, records), arrays
-      [S, ...]; step is what `Schedule.at` returns.
+      (inputs, statistics, step, key, replaced) -> (outputs, statistics,
+      records), arrays [S, ...]; step is what `Schedule.at` returns, replaced
+      are weights of this iteration, by path.
     """
 
     def stage(variables, state, inputs, step, key):
@@ -319,9 +350,13 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       spmd_axis_name=self._mesh_axis(),
     )
 
-    def run(inputs, state, step, key):
+    def run(inputs, state, step, key, replaced):
       keys = None if key is None else jax.random.split(key, self.num_stages)
-      return stages(variables, state, inputs, step, keys)
+      own = variables
+      if replaced:
+        params = _by_path(variables[PARAMS]) | replaced
+        own = {**variables, PARAMS: unflatten_dict(params, sep='/')}
+      return stages(own, state, inputs, step, keys)
 
     return jax.checkpoint(run, prevent_cse=False, policy=self._policy)
 
@@ -500,6 +535,10 @@ class CircularLayerwiseShardablePipelined(LayerwiseShardablePipelined):
 def _flat(tree: Any, dims: int) -> Any:
   """Returns arrays with the first dimensions as one."""
   return jax.tree.map(lambda x: x.reshape(-1, *x.shape[dims:]), tree)
+
+
+def _by_path(tree: Any) -> dict[str, Any]:
+  return flatten_dict(tree, sep='/')
 
 
 def _check_like(where: str, inputs: Any, outputs: Any):

@@ -3,12 +3,15 @@
 import dataclasses
 from typing import Any
 
-from pax_compat import errors
 from pax_compat.config import Config
 from pax_compat.layers.attentions.multi_query_attention import (
   MultiQueryDotProductAttention,
 )
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
+from pax_compat.layers.injection.fp8_nvidia_gpu import (
+  Fp8EinsumGatedOp,
+  Fp8EinsumOp,
+)
 from pax_compat.layers.transformer_models import sparse_decoders
 from pax_compat.layers.transformer_models.transformer_lm import (
   LanguageModelType,
@@ -24,7 +27,8 @@ class _Block(sparse_decoders.Block):
   It has no relative biases, and its projections of q, k, v are separate.
 
   Attributes:
-    use_fp8: not supported.
+    use_fp8: whether projections and feed-forward layers, those of experts
+      included, multiply in 8 bits.
     attention_num_groups: K.
   """
 
@@ -33,17 +37,17 @@ class _Block(sparse_decoders.Block):
   use_fp8: bool = False
   attention_num_groups: int = dataclasses.field(kw_only=True)
 
-  def __post_init__(self):
-    if self.use_fp8:
-      raise errors.UserError(
-        'use_fp8 is not supported; set the einsum_tpl of the layers instead'
-      )
-
   def _set_layer(self, layer: Config):
     layer.tr_atten_tpl = MultiQueryDotProductAttention.config(
       num_kv_heads=self.attention_num_groups, combine_qkv=False
     )
     layer.tr_atten_tpl.proj_tpl.use_bias = True
+    if self.use_fp8:
+      for product in (
+        layer.tr_atten_tpl.proj_tpl,
+        layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl,
+      ):
+        product.einsum_tpl = Fp8EinsumOp.config()
 
   def _set_experts(self, moe: Config):
     super()._set_experts(moe)
@@ -52,6 +56,9 @@ class _Block(sparse_decoders.Block):
       activation_tpl=Config(self.ffn_activation_cls),
       use_gated_activation=self.use_gated_activation,
     )
+    if self.use_fp8:
+      moe.einsum_tpl = Fp8EinsumOp.config()
+      moe.einsum_gated_tpl = Fp8EinsumGatedOp.config()
 
 
 def GrokStackedTransformerHParams(

@@ -195,7 +195,6 @@ def test_a_schedule_that_fits_the_batch():
     (c4.C4SpmdAdam, dict(NUM_HEADS=None), 'neither NUM_HEADS nor DIMS_PER'),
     (lm_cloud.LmCloudSpmd2B, dict(MODEL_DIMS=100), 'a multiple of DIMS_PER'),
     (lm_cloud.LmCloudSpmd2B, dict(NUM_HEADS=4), r'NUM_HEADS times .* 4 \* 128'),
-    (lm_cloud.LmCloudSpmd2B, dict(USE_FP8=True), 'USE_FP8 is True, but'),
     (lm_cloud.LmCloudSpmdPipeline9B, dict(NUM_STAGES=3), 'are for 16 stages'),
     (lm_cloud.LmCloudSpmdPipeline9B, dict(NUM_LAYERS=3), 'there are 16 stages'),
     (lm_cloud.LmCloudSpmdPipeline9B, dict(ICI_MESH_SHAPE=[4]), '4 axes'),

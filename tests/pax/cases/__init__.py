@@ -13,6 +13,7 @@ from tests.pax.cases import (
   extensions,
   functions,
   images,
+  products,
   speech,
 )
 
@@ -22,6 +23,7 @@ ALL = {
   'extensions': extensions.CASES,
   'functions': functions.CASES,
   'images': images.CASES,
+  'products': products.CASES,
   'speech': speech.CASES,
 }
 
