@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from pax_compat import errors, learners, optimizers
+from pax_compat import errors, layers, learners, optimizers
 from pax_compat.base_layer import PARAMS
 from pax_compat.layers import embedding_softmax
 from pax_compat.learners import sgf
@@ -53,3 +53,25 @@ def test_padding_rows_are_refused():
   program = _program(partitioning.create_mesh(None, None))
   with pytest.raises(errors.UserError, match='would count rows of padding'):
     program.put_to_train(tiny.batch(size=6))
+
+
+def test_scales_of_8_bits_are_those_of_the_whole_batch():
+  """On a mesh that splits the batch, and weights over two axes."""
+
+  def weights(split, mesh):
+    task = tiny.task(split=split)
+    layer = (
+      task.model.lm_tpl.stacked_transformer_tpl.transformer_layer_params_tpl
+    )
+    layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl.einsum_tpl = (
+      layers.Fp8EinsumOp.config(amax_history_length=4)
+    )
+    state, _ = tiny.train(tiny.make_program(task, mesh), 3)
+    return learners.by_path(state.mdl_vars[PARAMS])
+
+  one = weights(False, jax.make_mesh([1], ['data'], (AxisType.Auto,)))
+  split = weights(True, partitioning.create_mesh(tiny.MESH, tiny.MESH_AXES))
+  scales = [path for path in one if '/einsum/' in path]
+  assert len(scales) == 12
+  for path in scales:
+    np.testing.assert_allclose(split[path], one[path], rtol=1e-3, err_msg=path)

@@ -13,7 +13,7 @@ import pytest
 from adaptors.pax_names.check import recording, variables
 from adaptors.pax_names.check.numbers import of_model
 from lm_tasks.params import c4, c4_multislice, lm_cloud
-from pax_compat import errors, experiment_registry
+from pax_compat import errors, experiment_registry, layers
 from pax_compat.experiment_sources import SourceOptions
 from pax_compat.experiments import class_attributes
 from tests.pax import fields, numbers, recorded, tiny
@@ -204,3 +204,17 @@ def test_a_schedule_that_fits_the_batch():
 def test_attributes_that_are_not_valid(base, fields, message):
   with pytest.raises(errors.UserError, match=message):
     type('Mine', (base,), fields)().task()
+
+
+def test_products_in_8_bits():
+  class Fp8(lm_cloud.LmCloudSpmd2B):
+    USE_FP8 = True
+
+  stack = Fp8().task().model.lm_tpl.stacked_transformer_tpl
+  layer = stack.block.transformer_layer_params_tpl
+  for product in (
+    layer.tr_atten_tpl.proj_tpl,
+    layer.tr_atten_tpl.combined_qkv_proj_tpl,
+    layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl,
+  ):
+    assert product.einsum_tpl.cls is layers.Fp8EinsumOp

@@ -156,3 +156,47 @@ def test_what_is_not_supported(others, probes, message):
       variables={},
       loss_weight=lambda outputs: 1.0,
     )
+
+
+def _in_8_bits():
+  task = tiny.task()
+  layer = task.model.lm_tpl.stacked_transformer_tpl.transformer_layer_params_tpl
+  layer.tr_fflayer_tpl.fflayer_tpl.linear_tpl.einsum_tpl = (
+    layers.Fp8EinsumOp.config(amax_history_length=4)
+  )
+  return task
+
+
+def test_steps_replace_scales():
+  """Histories have the largest values of the steps before, newest first."""
+  task = _in_8_bits()
+  state, _ = tiny.train(tiny.make_program(task), 3)
+  weights = learners.by_path(state.mdl_vars[PARAMS])
+  histories = {k: x for k, x in weights.items() if k.endswith('amax_history')}
+  assert len(histories) == 6
+  for path, history in histories.items():
+    newest, *older = np.asarray(history)
+    assert newest > 0 and np.count_nonzero(older) == 2, path
+    limit = 57344.0 if 'output_grad' in path else 448.0
+    # The scale is that of the largest value before the last step.
+    [scale] = weights[path.replace('amax_history', 'scale')]
+    np.testing.assert_allclose(scale, np.max(older) / limit, rtol=1e-6)
+  optimized = jax.tree_util.tree_leaves_with_path(state.opt_state)
+  assert not [p for p, _ in optimized if 'amax_history' in str(p)]
+
+
+def test_which_stochastic_gradients_support_scales():
+  task = _in_8_bits()
+  plain, _ = tiny.train(tiny.make_program(task), 2)
+  task.train.learner.stochastic_gradient = sgf.StandardGradient.config()
+  standard, _ = tiny.train(tiny.make_program(task), 2)
+  expected = learners.by_path(plain.mdl_vars[PARAMS])
+  for path, weight in learners.by_path(standard.mdl_vars[PARAMS]).items():
+    np.testing.assert_allclose(weight, expected[path], rtol=1e-5, atol=1e-6)
+  task.train.learner.stochastic_gradient = sgf.DpSgdStochasticGradient.config(
+    l2_norm_clip=0.1
+  )
+  with pytest.raises(
+    errors.UserError, match='gradients of some weights are their next values'
+  ):
+    tiny.train(tiny.make_program(task), 1)
