@@ -138,10 +138,6 @@ def test_experiments_of_vision_have_paxs_import_path():
     ('paxml.tools.fiddle.codegen', 'pax_compat.main with --check'),
     ('paxml.checkpoints.PaxCheckpointHandler', 'docs/warm_start.md'),
     ('praxis.layers.video.vqvae', 'there are no video models'),
-    (
-      'praxis.layers.injection.fp8_nvidia_gpu.Fp8EinsumOp',
-      'FP8 is not supported',
-    ),
   ],
 )
 def test_what_is_absent_names_what_to_use(name, message):
