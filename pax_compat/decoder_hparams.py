@@ -21,7 +21,9 @@ class DecoderHParams(config_lib.Configurable):
 
   Attributes:
     seqlen: maximum number of tokens of an output, prefix included; longer
-      prefixes are truncated. It must be set.
+      prefixes are truncated. It must be set. As in Pax, a `LanguageModel` with
+      `fprop_for_prefix` does not read it: its outputs end `max_decode_steps`
+      after the longest prefix, or at the last trained position.
     min_prefix_len: has no effect, as in Pax.
     eos_id: the token that ends a sequence, or several such tokens; by default
       2. It is the last token of an output.

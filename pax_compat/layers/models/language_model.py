@@ -207,6 +207,7 @@ class LanguageModel(base_model.BaseModel):
   ) -> base_model.DecodeOut:
     """Decodes with other settings than `decoder_tpl`; see `decode`."""
     self.check_decoder(decoder_params)
+    decoder_params = self._with_length(decoder_params, input_batch)
     tokens = jnp.sum(input_batch.paddings == 0, axis=1, dtype=jnp.int32)
     lengths = self._prefix_lengths(input_batch, tokens)
     prefix = prefixes.create(input_batch.ids, lengths)
@@ -313,7 +314,9 @@ class LanguageModel(base_model.BaseModel):
     prefix = prefixes.create(
       input_batch.ids, self._prefix_lengths(input_batch, tokens)
     )
-    settings = speculative.as_sampling(decoder_params)
+    settings = speculative.as_sampling(
+      self._with_length(decoder_params, input_batch)
+    )
     rows = len(prefix.ids)
     result = speculative.speculative_decode(
       self.cached_network(rows),
@@ -391,11 +394,24 @@ class LanguageModel(base_model.BaseModel):
         ' no other inputs'
       )
     most = max_positions(self.lm_tpl)
-    if most is not None and settings.seqlen > most:
+    reads_seqlen = not settings.fprop_for_prefix
+    if most is not None and reads_seqlen and settings.seqlen > most:
       raise errors.UserError(
         f'{where}.seqlen is {settings.seqlen}; expected at most {most},'
         ' max_seq_length of LanguageModel.lm_tpl.position_emb_tpl'
       )
+
+  def _with_length(
+    self, settings: DecoderHParams, input_batch: NestedMap
+  ) -> DecoderHParams:
+    """Returns settings whose `seqlen` is the maximum length of an output."""
+    if not settings.fprop_for_prefix:
+      return settings
+    settings = settings.clone()
+    most = max_positions(self.lm_tpl)
+    length = input_batch.ids.shape[1] + settings.last_decode_step
+    settings.seqlen = length if most is None else min(length, most)
+    return settings
 
   def _prefix_lengths(
     self, input_batch: NestedMap, tokens: jax.Array

@@ -12,7 +12,10 @@ from pax_compat.base_layer import DECODE_CACHE, PARAMS, BaseLayer
 from pax_compat.decoder_hparams import GreedyDecoderHParams
 from pax_compat.decoding import greedy, prefixes
 from pax_compat.layers import models
-from pax_compat.layers.embeddings import embedding_tables
+from pax_compat.layers.embeddings import (
+  embedding_tables,
+  positional_embeddings,
+)
 from pax_compat.layers.softmaxes import full_softmax
 from pax_compat.layers.transformer_models.transformer_lm import TransformerLm
 from pax_compat.layers.transformers import stacked_transformers
@@ -245,7 +248,8 @@ def test_the_limits_of_a_sequence(fprop):
     fprop_for_prefix=fprop,
     eos_id=NO_EOS,
   )
-  lengths = np.minimum(LENGTHS + 3, 6)
+  # As in Pax, `seqlen` has no effect on prefixes that are read in one step.
+  lengths = np.minimum(LENGTHS + 3, np.inf if fprop else 6).astype(int)
   check(
     out,
     [
@@ -258,10 +262,9 @@ def test_the_limits_of_a_sequence(fprop):
   )
 
 
-@pytest.mark.parametrize('fprop', [False, True])
-def test_a_prefix_that_is_too_long_is_cut_off(fprop):
+def test_a_prefix_that_is_too_long_is_cut_off():
   params, rows = expected('stacked', 'causal')
-  out = fast_decode(params, prefix_batch(), seqlen=3, fprop_for_prefix=fprop)
+  out = fast_decode(params, prefix_batch(), seqlen=3)
   np.testing.assert_array_equal(out.prefix_lengths, np.minimum(LENGTHS, 3))
   assert (out.decode_lengths <= 3).all()
   for (ids, _), found, prefix in zip(
@@ -361,3 +364,35 @@ def test_decode_states_must_be_mutable():
       jnp.ones([1], jnp.int32),
       method=table.decode,
     )
+
+
+def test_outputs_end_at_the_last_trained_position():
+  """Without their padding, prefixes have fewer tokens than the batch."""
+  config = models.LanguageModel.config(
+    decoder_tpl=GreedyDecoderHParams(
+      seqlen=1, max_decode_steps=4, fprop_for_prefix=True, eos_id=NO_EOS
+    )
+  )
+  config.lm_tpl.set(
+    vocab_size=V,
+    model_dims=8,
+    position_emb_tpl=positional_embeddings.TrainablePositionalEmbedding.config(
+      max_seq_length=6
+    ),
+  )
+  config.lm_tpl.stacked_transformer_tpl.set(
+    num_layers=1, num_heads=2, hidden_dims=8
+  )
+  model = config.Instantiate()
+  batch = prefix_batch()
+  variables = base_layer.unbox(model.init(jax.random.key(0), batch))
+  with base_layer.eval_mode():
+    (_, out, _), _ = model.apply(
+      {base_layer.PARAMS: variables[base_layer.PARAMS]},
+      batch,
+      method=model.decode,
+      mutable=[base_layer.DECODE_CACHE],
+    )
+  np.testing.assert_array_equal(
+    out.decode_lengths[:, 0], np.minimum(LENGTHS + 4, 6)
+  )
