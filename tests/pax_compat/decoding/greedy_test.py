@@ -368,30 +368,22 @@ def test_decode_states_must_be_mutable():
 
 def test_outputs_end_at_the_last_trained_position():
   """Without their padding, prefixes have fewer tokens than the batch."""
-  config = models.LanguageModel.config(
-    decoder_tpl=GreedyDecoderHParams(
+  network = lm_config()
+  network.position_emb_tpl = (
+    positional_embeddings.TrainablePositionalEmbedding.config(max_seq_length=6)
+  )
+  model = models.LanguageModel.config(
+    lm_tpl=network,
+    decoder_tpl=GreedyDecoderHParams.config(
       seqlen=1, max_decode_steps=4, fprop_for_prefix=True, eos_id=NO_EOS
-    )
-  )
-  config.lm_tpl.set(
-    vocab_size=V,
-    model_dims=8,
-    position_emb_tpl=positional_embeddings.TrainablePositionalEmbedding.config(
-      max_seq_length=6
     ),
-  )
-  config.lm_tpl.stacked_transformer_tpl.set(
-    num_layers=1, num_heads=2, hidden_dims=8
-  )
-  model = config.Instantiate()
-  batch = prefix_batch()
-  variables = base_layer.unbox(model.init(jax.random.key(0), batch))
+  ).Instantiate()
   with base_layer.eval_mode():
     (_, out, _), _ = model.apply(
-      {base_layer.PARAMS: variables[base_layer.PARAMS]},
-      batch,
+      {PARAMS: {'lm': random_weights(network)}},
+      prefix_batch(),
       method=model.decode,
-      mutable=[base_layer.DECODE_CACHE],
+      mutable=[DECODE_CACHE],
     )
   np.testing.assert_array_equal(
     out.decode_lengths[:, 0], np.minimum(LENGTHS + 4, 6)
