@@ -108,11 +108,11 @@ class CondNormLayer(base_layer.BaseLayer):
     for name in ('gamma', 'beta'):
       self.create_child(
         f'{name}_linear',
-        self.linear_tpl,
+        self.linear_tpl.clone(),
         input_dims=self.emb_dim,
         output_dims=self.dim,
       )
-      self.create_child(f'{name}_bias', self.bias_tpl, dims=self.dim)
+      self.create_child(f'{name}_bias', self.bias_tpl.clone(), dims=self.dim)
 
   def __call__(self, inputs: jax.Array, emb: jax.Array) -> jax.Array:
     """Returns `inputs` normalized.
@@ -175,7 +175,7 @@ class ResBlock(base_layer.BaseLayer):
   def setup(self):
     dims = self.input_dim, self.output_dim
     for i, dim in enumerate(dims):
-      self.create_child(f'norm_{i}', self.norm_layer_tpl, dim=dim)
+      self.create_child(f'norm_{i}', self.norm_layer_tpl.clone(), dim=dim)
       self._create_conv(f'conv_{i}', 3, dim)
     if self.input_dim != self.output_dim:
       size = 3 if self.use_conv_shortcut else 1
@@ -184,7 +184,8 @@ class ResBlock(base_layer.BaseLayer):
 
   def _create_conv(self, name: str, size: int, inputs: int):
     shape = size, size, size, inputs, self.output_dim
-    self.create_child(name, self.conv_layer_tpl, filter_shape=shape, bias=False)
+    tpl = self.conv_layer_tpl.clone()
+    self.create_child(name, tpl, filter_shape=shape, bias=False)
 
   def __call__(self, inputs: jax.Array) -> jax.Array:
     """Maps `inputs` [B, T, H, W, I] to [B, T, H, W, O]."""
@@ -261,7 +262,7 @@ class DiscriminatorResBlock(base_layer.BaseLayer):
   def _create_conv(self, name: str, size: int, outputs: int, bias: bool = True):
     self.create_child(
       name,
-      self.conv_layer_tpl,
+      self.conv_layer_tpl.clone(),
       filter_shape=(size, size, size, self.input_dim, outputs),
       filter_stride=(1, 1, 1),
       padding='SAME',

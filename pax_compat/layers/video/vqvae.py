@@ -71,7 +71,7 @@ class _Codec(base_layer.BaseLayer):
       raise errors.wrong_field(
         self,
         'temporal_downsample',
-        f'{stages - 1} values, one less than channel_multipliers has',
+        f'at least {stages - 1} values, one for each stage but the last',
       )
 
   def _create_blocks(self, dims: Sequence[int], inputs: int):
@@ -309,7 +309,7 @@ class Discriminator(base_layer.BaseLayer):
   def _create_conv(self, name: str, inputs: int, outputs: int):
     self.create_child(
       name,
-      self.conv_tpl,
+      self.conv_tpl.clone(),
       filter_shape=(3, 3, 3, inputs, outputs),
       filter_stride=(1, 1, 1),
       padding='SAME',
