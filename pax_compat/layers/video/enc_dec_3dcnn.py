@@ -74,7 +74,11 @@ class GroupNormSpatial(norm_layers.GroupNorm):
     """
     del paddings
     one = inputs.reshape(-1, *inputs.shape[1 + self.num_ignored_dims :])
-    return super().__call__(one).reshape(inputs.shape)
+    outputs = super().__call__(one).reshape(inputs.shape)
+    return self.shard(outputs, self.activation_split_dims_mapping.out)
+
+  def _shard_output(self, outputs):
+    return outputs  # B and T are one dimension yet.
 
 
 class CondNormLayer(base_layer.BaseLayer):
@@ -123,7 +127,8 @@ class CondNormLayer(base_layer.BaseLayer):
     """
     gamma = self.gamma_bias(self.gamma_linear(emb))
     beta = self.beta_bias(self.beta_linear(emb))
-    return self.group_norm(inputs) * (1.0 + gamma) + beta
+    outputs = self.group_norm(inputs) * (1.0 + gamma) + beta
+    return self.shard(outputs, self.activation_split_dims_mapping.out)
 
 
 class CausalConv(conv.Conv3D):
@@ -194,7 +199,7 @@ class ResBlock(base_layer.BaseLayer):
     x = self.conv_1(self.activation(self.norm_1(x)))
     if self.input_dim != self.output_dim:
       inputs = self.conv_shortcut(inputs)
-    return x + inputs
+    return self.shard(x + inputs, self.activation_split_dims_mapping.out)
 
 
 class BlurPool3D(base_layer.BaseLayer):
@@ -221,7 +226,7 @@ class BlurPool3D(base_layer.BaseLayer):
     channels, last = inputs.shape[-1], self.filter_size - 1
     row = jnp.array([math.comb(last, i) / 2**last for i in range(last + 1)])
     kernel = jnp.einsum('i,j,k->ijk', row, row, row)[..., None, None]
-    return jax.lax.conv_general_dilated(
+    outputs = jax.lax.conv_general_dilated(
       inputs.astype(self.compute_dtype),
       jnp.tile(kernel, channels).astype(self.compute_dtype),
       self.strides,
@@ -230,6 +235,7 @@ class BlurPool3D(base_layer.BaseLayer):
       feature_group_count=channels,
       precision=jax.lax.Precision.HIGHEST,
     )
+    return self.shard(outputs, self.activation_split_dims_mapping.out)
 
 
 class DiscriminatorResBlock(base_layer.BaseLayer):
@@ -278,4 +284,5 @@ class DiscriminatorResBlock(base_layer.BaseLayer):
     x = self.blur_pool(self.activation(self.conv_first(inputs)))
     x = self.activation(self.conv_last(x))
     shortcut = self.conv_residual(self.blur_pool(inputs))
-    return (x + shortcut) / math.sqrt(2.0)
+    outputs = (x + shortcut) / math.sqrt(2.0)
+    return self.shard(outputs, self.activation_split_dims_mapping.out)

@@ -15,6 +15,7 @@ from pax_compat.base_layer import (
   WeightHParamsCollection,
   WeightInit,
 )
+from pax_compat.layers.template_fields import refuse_mappings
 from pax_compat.nested_map import NestedMap
 
 
@@ -68,6 +69,7 @@ class VQGANLoss(base_layer.BaseLayer):
   lecam_weight: float = 0.001
 
   def setup(self):
+    refuse_mappings(self, 'wt', 'out')
     for name in ('ema_real_pred', 'ema_fake_pred'):
       weight = WeightHParams(
         [],

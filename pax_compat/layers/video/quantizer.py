@@ -86,7 +86,9 @@ class ScalarQuantizer(base_layer.BaseLayer):
       own = rounded[..., i].astype(jnp.int32) - lowest[i]
       indices = indices * width + own
     values = rounded if self.do_eval else _straight_through(rounded, raw)
-    values -= self._middle
+    values = self.shard(
+      values - self._middle, self.activation_split_dims_mapping.out
+    )
     return values, NestedMap(
       raw=raw - self._middle,
       quantized=values,
@@ -194,6 +196,7 @@ class LookupFreeQuantizer(base_layer.BaseLayer):
       output.entropy_loss = self._entropy_loss(x)
       output.quantizer_loss = output.e_latent_loss + output.entropy_loss
       signs = _straight_through(signs, inputs)
+    signs = self.shard(signs, self.activation_split_dims_mapping.out)
     output.encodings = signs
     return signs, output
 

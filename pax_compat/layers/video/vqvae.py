@@ -16,7 +16,7 @@ from pax_compat import base_layer, config, errors
 from pax_compat.config import Config, sub_config_field
 from pax_compat.layers import activations, linears
 from pax_compat.layers.convolutions import conv
-from pax_compat.layers.template_fields import agreed
+from pax_compat.layers.template_fields import agreed, refuse_mappings
 from pax_compat.layers.video import enc_dec_3dcnn, quantizer
 from pax_compat.nested_map import NestedMap
 
@@ -112,7 +112,8 @@ class _Codec(base_layer.BaseLayer):
     )
 
   def _run_last(self, x: jax.Array) -> jax.Array:
-    return self.conv_last(self.activation(self.norm(x)))
+    x = self.conv_last(self.activation(self.norm(x)))
+    return self.shard(x, self.activation_split_dims_mapping.out)
 
 
 class Encoder(_Codec):
@@ -332,7 +333,8 @@ class Discriminator(base_layer.BaseLayer):
     for block in self.res_blocks:
       x = block(x)
     x = self.activation(self.conv_last(x))
-    return self.proj(x.reshape(len(x), -1))
+    logits = self.proj(x.reshape(len(x), -1))
+    return self.shard(logits, self.activation_split_dims_mapping.out)
 
 
 class VQVaeModel(base_layer.BaseLayer):
@@ -361,6 +363,7 @@ class VQVaeModel(base_layer.BaseLayer):
   num_res_blocks: int = 4
 
   def setup(self):
+    refuse_mappings(self, 'wt', 'out')
     dims = self.embedding_dim
     for name in ('encoder', 'decoder'):
       self.create_child(
