@@ -34,7 +34,8 @@ class ScalarQuantizer(base_layer.BaseLayer):
     dim_widths: number of values of each dim.
     bound_method: what bounds the inputs, 'sine' or 'tanh'.
     eps: share of the range that is not reached, so that no value is rounded
-      beyond it. With 0, such values are clipped, in Pax at evaluation only.
+      beyond it. Values beyond it, with 0, are clipped in evaluations only, as
+      in Pax.
   """
 
   embedding_dim: int = 8
@@ -80,12 +81,13 @@ class ScalarQuantizer(base_layer.BaseLayer):
     half = self._widths * np.float32((1.0 - self.eps) / 2.0)
     raw = bound(inputs) * half + self._middle
     lowest = -(self._widths // 2)
-    rounded = jnp.clip(jnp.round(raw), lowest, lowest + self._widths - 1)
+    values = _straight_through(jnp.round(raw), raw)
+    clipped = jnp.clip(values, lowest, lowest + self._widths - 1)
     indices = jnp.zeros(inputs.shape[:-1], jnp.int32)
     for i, width in enumerate(self.dim_widths):
-      own = rounded[..., i].astype(jnp.int32) - lowest[i]
+      own = jnp.round(clipped[..., i]).astype(jnp.int32) - lowest[i]
       indices = indices * width + own
-    values = rounded if self.do_eval else _straight_through(rounded, raw)
+    values = clipped if self.do_eval else values
     values = self.shard(
       values - self._middle, self.activation_split_dims_mapping.out
     )

@@ -43,12 +43,16 @@ def test_each_index_has_its_own_values():
   np.testing.assert_array_equal(values, as_floats)
 
 
-def test_values_stay_in_range_without_eps():
+def test_values_stay_in_range_without_eps_in_evaluations():
   config = video.ScalarQuantizer.config(
     dim_widths=(3, 4), bound_method='tanh', eps=0.0
   )
-  values, _ = _quantized(config, jnp.array([[99.0, 99.0], [-99.0, -99.0]]))
+  x = jnp.array([[99.0, 99.0], [-99.0, -99.0]])
+  values, output = _quantized(config, x, train=False)
   np.testing.assert_allclose(values, [[1, 1.5], [-1, -1.5]])
+  np.testing.assert_array_equal(output.encoding_indices, [11, 0])
+  _, output = _quantized(config, x)
+  np.testing.assert_array_equal(output.encoding_indices, [11, 0])
 
 
 @pytest.mark.parametrize('groups', [1, 2, 3, 8])
