@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from pax_compat import errors, layers
+from pax_compat import base_layer, errors, layers
 from pax_compat.layers import video
 from tests.pax.layer_cases import normal
 
@@ -93,6 +93,28 @@ def test_training_reduces_the_losses():
     params, state, value = step(params, state)
     values.append(float(value))
   assert values[-1] < 0.5 * values[0]
+
+
+@pytest.mark.parametrize(
+  'quantizer',
+  [
+    video.LookupFreeQuantizer.config(),
+    video.ScalarQuantizer.config(dim_widths=(4, 3, 2, 2)),
+  ],
+)
+@pytest.mark.parametrize('train', [True, False])
+def test_in_bfloat16(quantizer, train):
+  config = _config(quantizer_tpl=quantizer, fprop_dtype=jnp.bfloat16)
+  model = config.Instantiate()
+  videos = jax.ShapeDtypeStruct([1, 3, 4, 4, 3], jnp.float32)
+  with base_layer.eval_mode(not train):
+    (decoded, output), variables = jax.eval_shape(
+      lambda x: model.init_with_output(jax.random.key(0), x), videos
+    )
+  assert decoded.dtype == jnp.bfloat16 and decoded.shape == videos.shape
+  assert output.encoding_indices.shape == (1, 2, 2, 2)
+  weights = jax.tree.leaves(base_layer.unbox(variables))
+  assert {x.dtype for x in weights} == {jnp.dtype(jnp.float32)}
 
 
 def test_values_beyond_the_stages_are_ignored():
