@@ -35,7 +35,8 @@ quantization.sub_channels
 quantization.transformers quantization.transformer_models quantization.utils
 quantizer quantizer_objectives repeats resnets rnn_cell searchable sedd
 sequential sharding spectrum_augmenter ssm ssm_transformers stats stochastics
-test_layers transformer_models transformers vanillanets video vits
+test_layers transformer_models transformers vanillanets video
+video.enc_dec_3dcnn video.losses video.quantizer video.vqvae vits
 """.split()
 
 _PAXML = """
@@ -133,6 +134,7 @@ MODULES: dict[str, tuple[str, ...]] = {
   'praxis.layers.sequential': ('pax_compat.layers.graph',),
   'praxis.layers.stats': (f'{_OWN}.array_functions',),
   'praxis.layers.transformers': (f'{_OWN}.transformer_masks',),
+  'praxis.layers.video.enc_dec_3dcnn': (f'{_OWN}.array_functions',),
   'praxis.metric_utils': (
     'pax_compat.base_metrics',
     f'{_OWN}.array_functions',
@@ -406,5 +408,4 @@ INSTEAD: dict[str, str] = {
     'docs/quantization.md has what can be quantized'
   ),
   'praxis.layers.searchable': 'use --study of pax_compat.main',
-  'praxis.layers.video': 'there are no video models',
 }

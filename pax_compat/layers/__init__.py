@@ -2,6 +2,7 @@
 
 from pax_compat.layer_core import exports
 
-_layers = exports.public_layers(__name__, __path__, apart=('quantization',))
+_apart = ('quantization', 'video')
+_layers = exports.public_layers(__name__, __path__, apart=_apart)
 globals().update(_layers)
 __all__ = list(_layers)

@@ -130,9 +130,12 @@ def computed(
       inputs[i] = x
     outputs, updated = apply(variables, tuple(inputs), case.named)
     total = sum(
-      jnp.sum(x * normal(*x.shape, seed=1 + i))
-      for i, x in enumerate(jax.tree.leaves(outputs))
-      if jnp.issubdtype(x.dtype, jnp.floating)
+      (
+        jnp.sum(x * normal(*x.shape, seed=1 + i))
+        for i, x in enumerate(jax.tree.leaves(outputs))
+        if jnp.issubdtype(x.dtype, jnp.floating)
+      ),
+      jnp.float32(0.0),  # Of outputs that are indices, nothing is added.
     )
     return total, (outputs, updated)
 

@@ -20,6 +20,7 @@ _NAMES = types.SimpleNamespace(
     CNN=mnist.CNN,
     **vars(ctc_objectives)
     | vars(vits)
+    | vars(layers.video)
     | vars(moments)
     | vars(quantizer_objectives)
     | vars(array_functions)

@@ -16,6 +16,15 @@ import jax
 from tests.pax import cases, layer_cases, record
 
 
+def _own(module) -> dict:
+  """Returns what a module defines."""
+  return {
+    name: value
+    for name, value in vars(module).items()
+    if getattr(value, '__module__', '') == module.__name__
+  }
+
+
 def _names():
   """Returns Pax's layers and other names that cases use."""
   from praxis import base_layer, layers, pax_fiddle
@@ -24,11 +33,10 @@ def _names():
   for info in pkgutil.iter_modules(layers.__path__):
     if not info.name.endswith('_test'):
       module = importlib.import_module(f'praxis.layers.{info.name}')
-      found |= {
-        name: value
-        for name, value in vars(module).items()
-        if getattr(value, '__module__', '') == module.__name__
-      }
+      found |= _own(module)
+  for name in ('enc_dec_3dcnn', 'losses', 'quantizer', 'vqvae'):
+    module = importlib.import_module(f'praxis.layers.video.{name}')
+    found = _own(module) | found
   mnist = importlib.import_module('paxml.tasks.vision.params.mnist')
   found['CNN'] = mnist.CNN
   metrics = importlib.import_module('praxis.metric_utils')

@@ -1,5 +1,8 @@
 """Functions of arrays that Pax's layers and models call."""
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -78,3 +81,39 @@ def top_k_accuracy(
   of_label = jnp.take_along_axis(logits, label_ids[..., None], axis=-1)
   is_correct = of_label[..., 0] >= least
   return jnp.sum(is_correct * weights) / jnp.maximum(1.0, jnp.sum(weights))
+
+
+def scan_function(
+  fn: Callable[..., Any], in_axis: int = 0
+) -> Callable[..., Any]:
+  """Returns a function that calls `fn` for each index of an axis in turn.
+
+  Less memory is needed at a time. The layers of videos do not use it.
+
+  Args:
+    fn: maps arrays, or trees of them, of size 1 in the axis to arrays of any
+      size in it, which are concatenated.
+    in_axis: the axis, of all arrays.
+  """
+
+  def check(x: jax.Array):
+    if x.ndim <= in_axis:
+      raise errors.UserError(
+        f'scan_function: in_axis is {in_axis}, and an array has the shape'
+        f' {list(x.shape)}; expected a higher rank'
+      )
+
+  def split(x: jax.Array) -> jax.Array:
+    check(x)
+    return jnp.expand_dims(jnp.moveaxis(x, in_axis, 0), in_axis + 1)
+
+  def join(x: jax.Array) -> jax.Array:
+    check(x[0])
+    x = jnp.moveaxis(x, 0, in_axis)
+    return x.reshape(*x.shape[:in_axis], -1, *x.shape[in_axis + 2 :])
+
+  def scanned(*args: Any) -> Any:
+    slices = jax.tree.map(split, args)
+    return jax.tree.map(join, jax.lax.map(lambda one: fn(*one), slices))
+
+  return scanned

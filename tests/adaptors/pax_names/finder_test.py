@@ -55,6 +55,19 @@ def test_names_are_ours():
   )
 
 
+def test_names_of_videos_are_in_their_modules():
+  from praxis.layers import video as pax_video
+  from praxis.layers.video import enc_dec_3dcnn, losses, quantizer, vqvae
+
+  assert pax_video.vqvae is vqvae and vqvae.quantizer is quantizer
+  assert vqvae.Encoder is layers.video.Encoder
+  assert losses.VQGANLoss is layers.video.VQGANLoss
+  assert quantizer.ScalarQuantizer is layers.video.ScalarQuantizer
+  assert enc_dec_3dcnn.depth_to_space is layers.video.depth_to_space
+  assert callable(enc_dec_3dcnn.scan_function)
+  assert not hasattr(importlib.import_module('praxis.layers'), 'Encoder')
+
+
 def test_modules_have_those_that_paxs_import():
   from praxis import base_layer as pax_base_layer
   from praxis.layers import models, transformer_models
@@ -137,7 +150,6 @@ def test_experiments_of_vision_have_paxs_import_path():
     ('paxml.tasks.lm.params.nvidia', '--pax_source=FOLDER of a checkout'),
     ('paxml.tools.fiddle.codegen', 'pax_compat.main with --check'),
     ('paxml.checkpoints.PaxCheckpointHandler', 'docs/warm_start.md'),
-    ('praxis.layers.video.vqvae', 'there are no video models'),
   ],
 )
 def test_what_is_absent_names_what_to_use(name, message):

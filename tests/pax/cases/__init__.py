@@ -15,6 +15,7 @@ from tests.pax.cases import (
   images,
   products,
   speech,
+  videos,
 )
 
 ALL = {
@@ -25,6 +26,7 @@ ALL = {
   'images': images.CASES,
   'products': products.CASES,
   'speech': speech.CASES,
+  'videos': videos.CASES,
 }
 
 

@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import pytest
 
 from pax_compat import base_layer, errors, layers
+from pax_compat.layers import video
 
 B, T, D = 2, 4, 8
 SEQUENCE = jnp.ones([B, T, D])
 IMAGE = jnp.ones([B, T, T, D])
+VIDEO = jnp.ones([B, T, T, T, D])
 
 
 def _mesh():
@@ -20,6 +22,7 @@ def _mesh():
   )
 
 
+_FRAMES = video.GroupNormSpatial.config(dim=D, num_groups=2)
 _RESNET = layers.ResNet.HParamsResNet5().set(
   entryflow_conv_kernel=(1, 1, D), output_spatial_pooling_params=None
 )
@@ -61,6 +64,26 @@ _RESNET = layers.ResNet.HParamsResNet5().set(
     (layers.VanillaBlock.config(input_dim=D, output_dim=D), [IMAGE]),
     (layers.SpectrumAugmenter.config(), [SEQUENCE, jnp.zeros([B, T])]),
     (layers.GlobalPooling.config(pooling_dims=[]), [SEQUENCE]),
+    (_FRAMES.clone(), [VIDEO]),
+    (
+      video.CondNormLayer.config(group_norm_tpl=_FRAMES, dim=D, emb_dim=D),
+      [VIDEO, VIDEO],
+    ),
+    (video.LookupFreeQuantizer.config(), [VIDEO]),
+    (video.ScalarQuantizer.config(), [VIDEO]),
+    (video.CausalConv.config(filter_shape=(1, 1, 1, D, D)), [VIDEO]),
+    (
+      video.ResBlock.config(norm_layer_tpl=_FRAMES, input_dim=D, output_dim=D),
+      [VIDEO],
+    ),
+    (video.BlurPool3D.config(), [VIDEO]),
+    (video.DiscriminatorResBlock.config(input_dim=D, output_dim=D), [VIDEO]),
+    (
+      video.Encoder.config(
+        input_dim=D, filters=32, num_res_blocks=1, channel_multipliers=[1]
+      ),
+      [VIDEO],
+    ),
   ],
   ids=lambda value: getattr(getattr(value, 'cls', None), '__name__', None),
 )
