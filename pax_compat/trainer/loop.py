@@ -122,6 +122,10 @@ class _Actions:
     self.counter(context)
     self.guard(context)
     self.evaluate(context)
+    self.finish(context)
+
+  def finish(self, context: actions.StepContext):
+    """Calls those after evaluations; again, if the run stops after the step."""
     for action in (*self.others, self.save):
       action(context)
 
@@ -239,7 +243,7 @@ class Trainer:
     except stopping.Interrupted:  # While the next batch was awaited.
       context.is_stopping = True
       if context.batch is not None:  # Else no step was made.
-        made.save(context)
+        made.finish(context)
     return context
 
   def _finish(self, context: actions.StepContext):

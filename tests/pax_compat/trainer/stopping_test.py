@@ -174,14 +174,20 @@ def test_a_run_that_is_stopped_during_an_evaluation(tmp_path):
 
 
 class WaitsForSigterm(lines.Rows):
-  """Has a state. Its first batch comes when the run has stopped by SIGTERM."""
+  """Has a state. A batch comes when the run has stopped by SIGTERM.
+
+  Attributes:
+    waits_at: how many batches come before.
+  """
+
+  waits_at: int = 0
 
   def __post_init__(self):
     super().__post_init__()
     self._has_stopped = threading.Event()
 
   def get_next(self):
-    if Unread.waits:
+    if Unread.waits and self.read >= self.waits_at:
       while signal.getsignal(signal.SIGTERM) == Unread.usual:
         time.sleep(0.01)
       _send()
@@ -198,6 +204,13 @@ class WaitsForSigterm(lines.Rows):
     self.read = int(state)
 
 
+class Recording(lines.Line):
+  """Records the steps after which it is called."""
+
+  def after_step(self):
+    return lambda step, unused_metrics: Unread.steps.append(step)
+
+
 class Specs(base_input.BaseInputSpecsProvider):
   def get_input_specs(self):
     return lines.rows(0)
@@ -209,13 +222,18 @@ class Unread(lines.Lines):
   Attributes:
     waits: whether it waits for a SIGTERM then.
     usual: the handler of that before.
+    waits_at: how many batches come before.
+    steps: those after which the model was called.
   """
 
   waits = False
   usual = None
+  waits_at = 0
+  steps: list[int] = []
 
   def datasets(self):
-    return [WaitsForSigterm.config(name='train', is_training=True)]
+    train = dict(name='train', is_training=True)
+    return [WaitsForSigterm.config(**train, waits_at=self.waits_at)]
 
   def get_input_specs_provider_params(self):
     return Specs.config()
@@ -225,6 +243,7 @@ def _train_unread(folder, ema_decay=0.0, **settings):
   settings |= dict(enable_input_checkpointing=True, enforce_input_specs=True)
   task = lines.task(**settings)
   task.train.learner.optimizer.ema_decay = ema_decay
+  task.model = Recording.config()
   Unread(task).train(folder)
 
 
@@ -241,6 +260,7 @@ def test_a_new_run_that_is_stopped_before_its_first_step(tmp_path, monkeypatch):
   stopped = '^stopped after step 0, which is not saved$'
   _stop_unread(tmp_path, monkeypatch, stopped, num_train_steps=2)
   # Without a checkpoint, which would lack the state of the input.
+  assert not trainer_runs.steps_saved(tmp_path)
   _train_unread(tmp_path, num_train_steps=2)
   assert trainer_runs.steps_saved(tmp_path) == [2]
 
@@ -260,3 +280,15 @@ def test_a_transformed_run_that_is_stopped_before_its_first_step(
   assert trainer_runs.contents(tmp_path / 'checkpoints' / '2') == before
   _train_unread(tmp_path, **transformed)
   assert trainer_runs.steps_saved(tmp_path)[-1] == 3
+
+
+def test_the_model_is_called_after_each_step_of_a_stopped_run(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(Unread, 'steps', [])
+  monkeypatch.setattr(Unread, 'waits_at', 2)
+  stopped = '^stopped after step 2, which is saved'
+  _stop_unread(tmp_path, monkeypatch, stopped, num_train_steps=4)
+  assert Unread.steps == [1, 2]
+  _train_unread(tmp_path, num_train_steps=4)
+  assert Unread.steps == [1, 2, 3, 4]
