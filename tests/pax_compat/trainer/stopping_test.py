@@ -59,6 +59,18 @@ def test_the_first_signal_is_a_request_and_the_second_has_its_usual_effect(
   assert not stopping.NEVER.is_asked()
 
 
+def test_a_signal_that_comes_twice_at_once_is_one(usual):
+  with stopping.Stop() as stop:
+    again = threading.Timer(0.03, _send)
+    again.start()
+    _send()
+    again.join()
+    assert stop.is_asked()
+    assert not usual
+    _send()
+  assert usual == [signal.SIGTERM]
+
+
 def _handlers():
   return [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
 
