@@ -200,7 +200,11 @@ class WaitsForSigterm(lines.Rows):
 
   def get_next(self):
     if Unread.waits and self.read >= self.waits_at:
-      while signal.getsignal(signal.SIGTERM) == Unread.usual:
+      # Steps are recorded one late.
+      while (
+        signal.getsignal(signal.SIGTERM) == Unread.usual
+        or len(Unread.steps) < self.waits_at - 1
+      ):
         time.sleep(0.01)
       _send()
       self._has_stopped.wait(60)
