@@ -93,5 +93,5 @@ class Profile:
   def _fail(self, error: Exception):
     self._done = True
     logging.warning(
-      'there is no profile in %s: %s', self.folder, errors.one_line(error)
+      'no profile is taken in %s: %s', self.folder, errors.one_line(error)
     )
