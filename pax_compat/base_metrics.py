@@ -406,10 +406,16 @@ class WeightedScalarCluMetric(clu_metrics.Metric):
     self, other: 'WeightedScalarCluMetric'
   ) -> 'WeightedScalarCluMetric':
     return type(self)(
-      weighted_value=self.weighted_value + other.weighted_value,
-      weight=self.weight + other.weight,
+      weighted_value=_sum(self.weighted_value, other.weighted_value),
+      weight=_sum(self.weight, other.weight),
     )
 
   def compute(self) -> jax.Array:
     """Returns the mean [], NaN if all weights are 0."""
     return self.weighted_value / self.weight
+
+
+def _sum(x: Any, y: Any) -> Any:
+  """Returns a sum, on the host in double precision."""
+  on_host = not isinstance(x, jax.Array) and not isinstance(y, jax.Array)
+  return np.float64(x) + np.float64(y) if on_host else x + y

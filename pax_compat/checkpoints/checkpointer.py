@@ -248,9 +248,19 @@ class Checkpointer:
       stored_arrays.from_stored(restored.get(path), leaf, about['arrays'][path])
       for path, leaf in wanted.items()
     ]
-    self._lineage = {step}
+    self.continue_from(step)
     state = jax.tree.unflatten(jax.tree.structure(target), leaves)
     return state, about['extra']
+
+  def continue_from(self, step: int) -> None:
+    """Continues from a checkpoint that was restored by other means.
+
+    From then on `save` leaves it as it is, as after `restore`.
+
+    Args:
+      step: of the checkpoint.
+    """
+    self._lineage = {step}
 
   def _begin(self, step: int) -> None:
     """Prepares the folder for the files of a step, in process 0."""

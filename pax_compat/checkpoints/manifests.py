@@ -1,14 +1,16 @@
 """Manifests: the checkpoints in a folder, and whether they are intact.
 
     manifests/120.json          the manifest of step 120, its commit
-    manifests/130.uncommitted   a save of step 130 has begun
+    manifests/130.uncommitted   a save of step 130, or its deletion, has begun
     damaged/120                 files of a damaged checkpoint, set aside
 
-The mark of a save goes when its manifest is written. So files with neither of
-them are of a checkpoint whose manifest was lost, not of a run that was killed.
+The mark of a save goes when its manifest is written, that of a deletion when
+the files are gone. So files with neither mark nor manifest are of a checkpoint
+whose manifest was lost, not of a run that was killed.
 """
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -77,6 +79,12 @@ class Manifests:
     """Returns the steps that have files, and have lost their manifest."""
     return [s for s in self._steps_of_files() if self._has_lost_manifest(s)]
 
+  def uncommitted_steps(self) -> list[int]:
+    """Returns the steps whose save, or whose deletion, was not completed."""
+    return [
+      s for s in self._steps_with(_UNCOMMITTED) if not self._path(s).exists()
+    ]
+
   def files(self, step: int) -> Any:
     """Returns the folder with the files of a step."""
     return self.directory / str(step)
@@ -92,8 +100,15 @@ class Manifests:
     Args:
       step: the step.
       about: additional fields of the manifest, as JSON values.
+
+    Raises:
+      OSError: a file cannot be read.
     """
     files = checksums.of_files(self.files(step))
+    for name, found in files.items():
+      if found is None or 'error' in found:
+        text, path = checksums.describe(found), self.files(step) / name
+        raise OSError(errno.EIO, text, os.fspath(path))
     self._write(step, {'step': step, **about, 'files': files})
     self.damaged.pop(step, None)
     self._mark(step).unlink(missing_ok=True)
@@ -136,11 +151,13 @@ class Manifests:
     if lost or step in self.damaged:
       self._set_aside(step)
       return
+    with contextlib.suppress(OSError):  # A full disk has no room for a mark.
+      files_lib.replace(self._mark(step), b'')
     self._path(step).unlink(missing_ok=True)  # uncommit first
-    if self._todelete_subdir is None:
-      files_lib.delete_folder(self.files(step))
-    else:
+    if self._todelete_subdir is not None:
       self._move(self.files(step), self._todelete_subdir)
+    elif files_lib.is_there(self.files(step)):
+      files_lib.delete_folder(self.files(step))
     self._mark(step).unlink(missing_ok=True)
 
   def newest_intact(self) -> int | None:

@@ -68,6 +68,7 @@ class Retention:
     earlier = [s for s in self._manifests.steps() if s < step]
     if earlier:
       since = self._manifests.read(earlier[-1]).get('kept_since', now)
+      since = min(since, now)  # A clock may have been wrong before.
     interval, steps = self._keep_interval_seconds, self._keep_interval_steps
     in_time = interval is not None and now - since >= interval
     kept = in_time or (steps is not None and step % steps == 0)
@@ -100,13 +101,20 @@ class Retention:
     old = earlier[: -self._max_to_keep] if self._max_to_keep else []
     old = [step for step in old if not self._manifests.read(step).get('kept')]
     for step in later + old:
-      try:
-        self._manifests.delete(step)
-      except OSError as e:
-        logging.warning('cannot delete checkpoint %d completely: %s', step, e)
+      self._delete(step)
+
+  def _delete(self, step: int):
+    """Deletes a checkpoint, as far as possible; `_sweep` tries again."""
+    try:
+      self._manifests.delete(step)
+    except Exception as e:  # noqa: BLE001 (of a disk or network)
+      logging.warning('cannot delete checkpoint %d completely: %s', step, e)
 
   def _sweep(self):
-    """Deletes what a run has left that was killed in a save."""
+    """Deletes what a run has left that was killed in a save or a deletion."""
+    for step in self._manifests.uncommitted_steps():
+      logging.info('deleting what a killed run left of checkpoint %d', step)
+      self._delete(step)
     for path in files_lib.children(self._manifests.directory):
       if _HALF_WRITTEN.fullmatch(path.name):
         logging.info('deleting %s, which a killed run left', path)

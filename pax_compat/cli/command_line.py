@@ -85,14 +85,19 @@ def require(*required: flags.FlagHolder):
 
 
 def print_line(line: str):
-  """Prints a line at once. If nobody reads the output, the program goes on."""
+  """Prints a line at once.
+
+  If it cannot be written, as nobody reads the output, the terminal was closed
+  or a disk is full, the program goes on without output.
+  """
   try:
     print(line, flush=True)
-  except BrokenPipeError:
+  except OSError as e:
     _drop_output()
+    is_closed = isinstance(e, BrokenPipeError)
     logging.warning(
-      'the standard output is closed; the run goes on, and its folder has the'
-      ' metrics'
+      'the standard output %s; the run goes on, and its folder has the metrics',
+      'is closed' if is_closed else f'cannot be written: {e.strerror}',
     )
 
 

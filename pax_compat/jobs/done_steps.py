@@ -10,6 +10,7 @@ other checkpoints, which have other digests.
 """
 
 import json
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from pax_compat import errors
@@ -65,11 +66,23 @@ class DoneSteps:
     """Forgets a step and all later ones; the next `add` writes that."""
     self._steps = {s: done for s, done in self._steps.items() if s < step}
 
+  def forget(self, steps: Iterable[int], splits: Collection[str]):
+    """Forgets splits of some steps, in the file too, as they are used again."""
+    for step in self._steps.keys() & set(steps):
+      done = self._steps[step]
+      done['splits'] = [one for one in done['splits'] if one not in splits]
+      if not done['splits']:
+        del self._steps[step]
+      self._write()
+
   def add(self, step: int, checkpoint: str, split: str):
     """Records a split as written, in the file too."""
     new = {'checkpoint': checkpoint, 'splits': []}
     done = self._steps.setdefault(step, new)
     if split not in done['splits']:
       done['splits'].append(split)
+    self._write()
+
+  def _write(self):
     ordered = {str(s): self._steps[s] for s in sorted(self._steps)}
     job_dir.replace_text(self._path, json.dumps(ordered, indent=1) + '\n')

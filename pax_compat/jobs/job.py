@@ -117,7 +117,6 @@ class _Job:
     self._kind = opened.job.mode.partition('_')[0]
     self._done: DoneSteps | None = None
     self._writer: metric_writers.MetricWriter | None = None
-    self._again: set[int] = set()
     self._used: list[int] = []
 
   def run(self, stack: contextlib.ExitStack):
@@ -191,7 +190,8 @@ class _Job:
   def _given(self) -> Iterator[int]:
     """Yields the steps of the requested checkpoints, all anew."""
     steps = self._opened.job.steps or (opening.newest(self._watch),)
-    self._again = set(steps)
+    if self._done is not None:
+      self._done.forget(steps, self._measuring.splits)
     for step in steps:
       digest = self._digest(step)
       mdl_vars = reading.read(self._opened.program, self._watch, step)
@@ -235,17 +235,17 @@ class _Job:
   def _is_needed(self, step: int, digest: str, split: str) -> bool:
     """Returns whether a split is to be written; process 0 decides for all."""
     has = self._done is not None and self._done.has(step, digest, split)
-    return bool(first_process.value_of(int(not has or step in self._again)))
+    return bool(first_process.value_of(int(not has)))
 
   def _new_writer(self, **resume: Any) -> metric_writers.MetricWriter:
     """Returns the writer of the metrics, without lines that are not done."""
-    done, again = self._done, self._again
+    done = self._done
     return metric_writers.MetricWriter(
       self._grown.local,
       writes_events=self._options.writes_summaries,
       only_scalars=self._options.only_scalars,
       json_lines_name=self._metrics_name,
-      is_stale=lambda step, split: step in again or (step, split) not in done,
+      is_stale=lambda step, split: (step, split) not in done,
       **resume,
     )
 

@@ -6,7 +6,6 @@ thread copies those that changed. For a run in a local folder there is only that
 folder, and nothing is copied.
 """
 
-import contextlib
 import os
 import pathlib
 import shutil
@@ -16,6 +15,7 @@ from typing import Any
 
 from absl import logging
 
+from pax_compat import errors
 from pax_compat.runs import remote
 
 _SECONDS = 30.0
@@ -44,6 +44,7 @@ class Mirror:
     self._thread: threading.Thread | None = None
     # Time of the last change and size of each file when it was copied.
     self._copied: dict[str, tuple[int, int]] = {}
+    self._copying = threading.Lock()  # Or an older copy may come last.
     if not remote.is_remote(folder):
       self.local = pathlib.Path(folder)
       return
@@ -63,10 +64,17 @@ class Mirror:
     self._is_over.set()
     self._thread.join()
     try:
-      # An error of the run must not be hidden by another one.
-      with contextlib.suppress(*(() if error is None else (Exception,))):
-        self.copy()
-    finally:
+      self.copy()
+    except Exception as e:
+      logging.error(
+        'files cannot be copied to %s, and stay in %s: %s',
+        self._target,
+        self.local,
+        errors.one_line(e),
+      )
+      if error is None:  # Else it must not be hidden by another one.
+        raise
+    else:
       shutil.rmtree(self.local, ignore_errors=True)
 
   def fetch(self, name: str):
@@ -90,9 +98,10 @@ class Mirror:
     """
     if self._thread is None:
       return
-    for path in sorted(self.local.rglob('*')):
-      if path.is_file() and not path.name.startswith('.'):
-        self._copy_file(path)
+    with self._copying:
+      for path in sorted(self.local.rglob('*')):
+        if path.is_file() and not path.name.startswith('.'):
+          self._copy_file(path)
 
   def _copy_file(self, path: pathlib.Path):
     name = path.relative_to(self.local).as_posix()

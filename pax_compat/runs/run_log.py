@@ -119,13 +119,16 @@ class RunLog(python_logging.Handler):
     self._write(_now(), 'I', _PRINTED, line)
 
   def emit(self, record: python_logging.LogRecord):
-    """Writes a record of `logging`."""
-    self._write(
-      datetime.datetime.fromtimestamp(record.created, datetime.UTC),
-      _level(record.levelno),
-      f'{record.filename}:{record.lineno}',
-      record.getMessage(),
-    )
+    """Writes a record of `logging`, whose errors do not end a run."""
+    try:
+      self._write(
+        datetime.datetime.fromtimestamp(record.created, datetime.UTC),
+        _level(record.levelno),
+        f'{record.filename}:{record.lineno}',
+        record.getMessage(),
+      )
+    except Exception:  # noqa: BLE001 (such as arguments that do not fit)
+      self.handleError(record)
 
   def _begin(self, path: pathlib.Path | None):
     with self.lock:

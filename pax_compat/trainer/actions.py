@@ -187,16 +187,20 @@ class StopEarly:
 
 
 class CallModel:
-  """Calls the model's `after_step`, one step late and at the end."""
+  """Calls the model's `after_step`, one step late and at the end.
+
+  Another call with the same step, as the run stops after it, is its end.
+  """
 
   def __init__(self, function: Callable[[int, Any], None]):
     self._function = function
     self._late: StepContext | None = None
 
   def __call__(self, context: StepContext):
-    self._flush()
-    if context.outputs is not None and jax.process_index() == 0:
-      self._late = dataclasses.replace(context, state=None, batch=None)
+    if self._late is None or self._late.step != context.step:
+      self._flush()
+      if context.outputs is not None and jax.process_index() == 0:
+        self._late = dataclasses.replace(context, state=None, batch=None)
     if context.is_last_step_of_run:
       self._flush()
 

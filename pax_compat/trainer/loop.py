@@ -122,6 +122,10 @@ class _Actions:
     self.counter(context)
     self.guard(context)
     self.evaluate(context)
+    self.finish(context)
+
+  def finish(self, context: actions.StepContext):
+    """Calls those after evaluations; again, if the run stops after the step."""
     for action in (*self.others, self.save):
       action(context)
 
@@ -238,7 +242,8 @@ class Trainer:
         made(context)
     except stopping.Interrupted:  # While the next batch was awaited.
       context.is_stopping = True
-      made.save(context)
+      if context.batch is not None:  # Else no step was made.
+        made.finish(context)
     return context
 
   def _finish(self, context: actions.StepContext):
@@ -255,7 +260,7 @@ class Trainer:
       raise Stopped(
         context.step,
         self._stop.number,
-        is_saved=self._run.options.saves_checkpoints,
+        is_saved=self._run.checkpointer.last_saved == context.step,
       )
     if self._compiled:
       self._run.print_line(self._done(context.step))

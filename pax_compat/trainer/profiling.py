@@ -8,10 +8,15 @@ from typing import Any
 import jax
 from absl import logging
 
+from pax_compat import errors
+
 
 @dataclasses.dataclass(kw_only=True)
 class Profile:
   """Takes one profile of a loop over steps.
+
+  If that fails, as another profile is taken or a disk is full, the log says so,
+  and the loop goes on.
 
   Attributes:
     folder: a folder that TensorBoard reads, such as `summaries/train`.
@@ -68,11 +73,25 @@ class Profile:
     options = jax.profiler.ProfileOptions()
     options.host_tracer_level = 2 if self.of_host else 1
     options.python_tracer_level = 1 if self.of_host else 0
-    jax.profiler.start_trace(self.folder, profiler_options=options)
+    try:
+      jax.profiler.start_trace(self.folder, profiler_options=options)
+    except Exception as e:  # noqa: BLE001 (of the library)
+      self._fail(e)
+      return
     self._begun = step
     self._started = time.monotonic()
 
   def _stop(self):
-    jax.profiler.stop_trace()
-    logging.info('profiled from step %d on; see %s', self._begun, self.folder)
     self._started, self._done = None, True
+    try:
+      jax.profiler.stop_trace()
+    except Exception as e:  # noqa: BLE001 (of the library)
+      self._fail(e)
+      return
+    logging.info('profiled from step %d on; see %s', self._begun, self.folder)
+
+  def _fail(self, error: Exception):
+    self._done = True
+    logging.warning(
+      'no profile is taken in %s: %s', self.folder, errors.one_line(error)
+    )

@@ -8,6 +8,7 @@ it. So the traced loss is searched for its inputs.
 from typing import Any
 
 import jax
+from jax.interpreters import partial_eval
 
 from pax_compat import errors
 from pax_compat.input_core import example_rows
@@ -81,13 +82,10 @@ def uses_weights(task_program: Any, batch: NestedMap) -> bool:
       shapes(task_program.abstract_state.mdl_vars),
       jax.eval_shape(lambda: jax.random.key(0)),
     ).jaxpr
-  needed = set(map(id, jaxpr.outvars))
-  for equation in reversed(jaxpr.eqns):
-    if any(id(var) in needed for var in equation.outvars):
-      needed.update(map(id, equation.invars))
+  # Also within functions that are jitted or rematerialized.
+  _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
   paths, _ = jax.tree.flatten_with_path(batch)
   return any(
-    id(var) in needed
-    and (example_rows.is_weight(path) or example_rows.is_padding(path))
-    for (path, _), var in zip(paths, jaxpr.invars, strict=False)
+    is_used and (example_rows.is_weight(path) or example_rows.is_padding(path))
+    for (path, _), is_used in zip(paths, used, strict=False)
   )

@@ -149,5 +149,7 @@ def _restored(task_program, checkpointer, step, batch):
   if train.restore_transformations:
     stored = checkpoints.StoredCheckpoint(checkpointer.directory, step)
     if transforming.needed(train, stored, state):
-      return transforming.restore(task_program, stored, batch)
+      made = transforming.restore(task_program, stored, batch)
+      checkpointer.continue_from(step)
+      return made
   return checkpointer.restore(step, state)[0]

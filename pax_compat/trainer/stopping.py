@@ -12,6 +12,7 @@ import functools
 import itertools
 import signal
 import threading
+import time
 from collections.abc import Callable
 
 import jax
@@ -19,6 +20,10 @@ from absl import logging
 from jax.experimental import multihost_utils
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Within this time, a signal that comes again is the same one: a scheduler sends
+# it to all processes of a job, and the script that started this one passes it
+# on.
+_SECONDS_OF_ONE_SIGNAL = 0.1
 
 # The service compares the numbers of sync points of all runs of a process, so
 # the count goes on from run to run. The numbers are equal on all processes
@@ -34,8 +39,8 @@ class Stop:
   """Whether the run was asked to stop; it handles signals in a `with` block.
 
   In a run of several processes all of them make the same calls in the same
-  order, and get the same results. The first signal is a request to stop, the
-  second one has its usual effect.
+  order, and get the same results. The first signal is a request to stop, a
+  later one has its usual effect.
 
   Attributes:
     number: of the first signal that this process received; SIGTERM if only
@@ -48,6 +53,7 @@ class Stop:
     self._uses_service = False
     self._is_requested = False
     self._usual_handlers = {}
+    self._received: set[int] = set()
     self._notify_service: Callable[[int], object] = lambda number: None
 
   def __enter__(self) -> 'Stop':
@@ -76,13 +82,17 @@ class Stop:
 
   def _handle(self, number, frame):
     del frame
+    if number in self._received:
+      return
+    self._received.add(number)
     self.number = self.number or number
     self._is_requested = self._is_requested or not self._uses_service
-    signal.signal(number, self._usual_handlers[number])
     self._notify_service(signal.SIGTERM)
     logging.info(
       'got signal %d: saving and stopping after the current step', number
     )
+    time.sleep(_SECONDS_OF_ONE_SIGNAL)  # Python calls this function meanwhile.
+    signal.signal(number, self._usual_handlers[number])
 
   def is_asked(self) -> bool:
     """Returns whether to stop at this sync point."""

@@ -10,9 +10,10 @@ the optimizers `opt_states_0.no_prefix_2.m.params.lm.w` or
 `opt_states.0.no_prefix.2.m.params.lm.w`. Here all of them have slashes.
 """
 
+import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -119,18 +120,24 @@ class PaxSource(sources.Source):
   ) -> dict[str, jax.Array]:
     found = {}
     for target, one in requests.items():
-      try:
+      with self._explained(one.name):
         found[target] = self._arrays.read(one.name, one.like)
-      except ValueError as e:
-        raise errors.UserError(
-          f'{self.path}: the array {one.name} cannot be read:'
-          f' {errors.one_line(e)}'
-        ) from e
     return found
 
   def region(self, name: str, index: Any) -> np.ndarray:
     """Returns a part of an array, of which only this is read."""
-    return self._arrays.region(name, index)
+    with self._explained(name):
+      return self._arrays.region(name, index)
+
+  @contextlib.contextmanager
+  def _explained(self, name: str) -> Iterator[None]:
+    """Within it, errors of reading an array are UserErrors."""
+    try:
+      yield
+    except ValueError as e:
+      raise errors.UserError(
+        f'{self.path}: the array {name} cannot be read: {errors.one_line(e)}'
+      ) from e
 
 
 def _opened(path: Any) -> '_Aggregate | _Stored':
@@ -198,8 +205,12 @@ class _Stored:
         }
     opened = {n: ts.open(spec, read=True) for n, spec in self._specs.items()}
     for name, future in opened.items():
-      shape = tuple(future.result().shape)
-      self.shapes[name] = unpadded.get(name, shape)
+      array = future.result()
+      self.shapes[name] = unpadded.get(name, tuple(array.shape))
+      # Without a value for chunks that were left out, none was, and one that is
+      # missing is lost; it would be read as zeros.
+      if array.fill_value is None:
+        self._specs[name]['fill_missing_data_reads'] = False
 
   def read(self, name: str, like: jax.ShapeDtypeStruct) -> jax.Array:
     array = ts.open(self._specs[name], read=True).result()

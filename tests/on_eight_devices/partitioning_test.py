@@ -60,7 +60,12 @@ def test_rows_that_devices_do_not_divide(mesh):
     partitioning.global_batch(inner, sharding)
 
 
-def test_a_loss_without_weights_cannot_have_padding_rows(mesh):
+@pytest.mark.parametrize(
+  'wrapped',
+  [lambda loss: loss, jax.jit, jax.checkpoint],
+  ids=['', 'jit', 'remat'],
+)
+def test_a_loss_without_weights_cannot_have_padding_rows(mesh, wrapped):
   def check(loss):
     program = types.SimpleNamespace(
       batch_sharding=partitioning.batch_sharding(mesh),
@@ -68,7 +73,10 @@ def test_a_loss_without_weights_cannot_have_padding_rows(mesh):
       model=None,
       learner=types.SimpleNamespace(stochastic_gradient=None),
       abstract_state=types.SimpleNamespace(mdl_vars={'w': np.ones(3)}),
-      forward=lambda variables, batch, key: (loss(variables['w'], batch), None),
+      forward=lambda variables, batch, key: (
+        wrapped(loss)(variables['w'], batch),
+        None,
+      ),
     )
     return row_weights.Check(program)
 

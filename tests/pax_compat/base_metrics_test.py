@@ -274,6 +274,22 @@ def test_a_weighted_mean_as_a_clu_metric():
   )
 
 
+def test_many_small_weights_do_not_get_lost_in_clu_metrics():
+  def fetched(value, weight):
+    weight = jnp.float32(weight)
+    return jax.device_get(
+      base_metrics.WeightedScalarCluMetric.create(jnp.float32(value), weight)
+    )
+
+  total = fetched(1, 2**25)
+  for _ in range(8):  # in float32, 2^25 + 1 is 2^25
+    total = total.merge(fetched(2, 1))
+  assert total.compute() == (2**25 + 16) / (2**25 + 8)
+  # Within a step, it stays in float32.
+  of_step = jax.jit(lambda x: x.merge(x).weight)(total)
+  assert of_step.dtype == jnp.float32
+
+
 def test_nothing_with_a_weight_has_no_gradient():
   def mean(values):
     metric = base_metrics.WeightedScalarCluMetric.create(

@@ -136,6 +136,12 @@ class Evaluate(Measure):
       )
     during = train.eval_during_training
     self._during = tuple(data) if during is None else tuple(during)
+    for name in self._during:
+      if name not in data:
+        raise errors.UserError(
+          f'Train.eval_during_training has {name!r}, which is not an eval'
+          f' dataset{errors.did_you_mean(name, data)}'
+        )
 
   def _scheduled(self, context):
     every = self._program.task.train.eval_interval_steps

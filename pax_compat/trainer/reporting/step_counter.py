@@ -7,16 +7,22 @@ from collections.abc import Callable
 import jax
 
 from pax_compat.metrics import progress as progress_lib
+from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.actions import StepContext
 from pax_compat.trainer.feeding.pipeline import DeviceBatch
+
+# How many steps the thread may be late, as when a disk does not answer. Their
+# outputs take up memory.
+_MAX_PENDING = 1000
 
 
 class StepCounter:
   """An action that counts each step when its outputs are ready.
 
   With `asynchronous`, a thread waits for the outputs, and the loop waits for
-  nothing. Without, a step is counted after the next one was dispatched, so that
-  the devices never wait. The end of a `with` block ends the thread.
+  the thread only if that is very late. Without, a step is counted after the
+  next one was dispatched, so that the devices never wait. The end of a `with`
+  block ends the thread.
   """
 
   def __init__(
@@ -60,6 +66,8 @@ class StepCounter:
     self._began: dict[int, float] = {}
     self._compile_seconds = 0.0
     self._last: StepContext | None = None
+    # The shapes of batches, by their text.
+    self._arrays: dict[str, NestedMap] = {}
 
   def __enter__(self) -> 'StepCounter':
     return self
@@ -70,9 +78,13 @@ class StepCounter:
 
   def __call__(self, context: StepContext):
     # Without the state, which is donated to the next step.
-    context = dataclasses.replace(context, state=None)
+    context = dataclasses.replace(
+      context, state=None, batch=self._without_arrays(context.batch)
+    )
     if self._thread is not None:
-      while self._pending and self._pending[0].done():
+      while self._pending and (
+        self._pending[0].done() or len(self._pending) >= _MAX_PENDING
+      ):
         self._pending.pop(0).result()
       self._compile_seconds += context.compile_seconds
       self._began[context.step] = self._progress.now() - self._compile_seconds
@@ -112,3 +124,13 @@ class StepCounter:
       ended=ended,
     )
     self._report(context)
+
+  def _without_arrays(self, batch: DeviceBatch) -> DeviceBatch:
+    """Returns a batch with shapes, which take up no memory of the devices."""
+    if batch.shapes not in self._arrays:
+      self._arrays[batch.shapes] = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch.arrays
+      )
+    return dataclasses.replace(
+      batch, arrays=self._arrays[batch.shapes], host={}, input_state=None
+    )

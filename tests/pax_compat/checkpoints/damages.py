@@ -121,18 +121,25 @@ class Case:
 
 @contextlib.contextmanager
 def _failing(path: pathlib.Path, number: int) -> Iterator[None]:
-  """Within it, reading a file fails."""
+  """Within it, reading a file fails, but not one that takes its place."""
   original, read = builtins.open, pathlib.Path.read_bytes
 
+  def fails(file):
+    try:
+      return os.path.samestat(os.stat(file), os.fstat(failing.fileno()))
+    except FileNotFoundError:
+      return False
+
   def opened(file, *args, **kwargs):
-    if str(file) == str(path):
-      raise OSError(number, os.strerror(number), str(path))
+    if fails(file):
+      raise OSError(number, os.strerror(number), str(file))
     return original(file, *args, **kwargs)
 
   def read_bytes(self, **kwargs):
-    return opened(self) if self == path else read(self, **kwargs)
+    return opened(self) if fails(self) else read(self, **kwargs)
 
   with (
+    original(path, 'rb') as failing,
     mock.patch.object(checksums, 'open', opened, create=True),
     mock.patch.object(pathlib.Path, 'read_bytes', read_bytes),
   ):

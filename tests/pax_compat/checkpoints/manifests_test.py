@@ -244,6 +244,26 @@ def test_sigkill_in_the_middle_of_a_save(
   checkpointer.close()
 
 
+def test_a_file_that_cannot_be_read_is_not_committed(tmp_path, monkeypatch):
+  read = checksums._of_file
+
+  def of_file(path):
+    if path.name == '_CHECKPOINT_METADATA':
+      return {'error': os.strerror(errno.EIO)}
+    return read(path)
+
+  checkpointer = open_folder(tmp_path)
+  with monkeypatch.context() as patched:
+    patched.setattr(checksums, '_of_file', of_file)
+    checkpointer.save(1, make_state(1), {})
+    with pytest.raises(errors.UserError, match='of step 1 cannot be written.*'):
+      checkpointer.wait()
+  assert checkpointer.latest_step() is None
+  assert checkpointer.save(1, make_state(1), {})
+  assert checkpointer.latest_step() == 1
+  checkpointer.close()
+
+
 def test_same_step_after_a_killed_save(tmp_path):
   (tmp_path / '2.orbax-checkpoint-tmp' / 'state').mkdir(parents=True)
   save_steps(tmp_path, 2)

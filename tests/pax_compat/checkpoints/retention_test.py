@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 from pax_compat import errors
+from pax_compat.checkpoints import manifests
+from pax_compat.runs import files
 from tests.pax_compat.checkpoints.states import (
   assert_same,
   make_state,
@@ -33,6 +35,42 @@ def test_a_manifest_goes_before_its_files(tmp_path, monkeypatch):
   monkeypatch.setattr(shutil, 'rmtree', record)
   save_steps(tmp_path, 1, 2, max_to_keep=1)
   assert order == [False]
+
+
+@pytest.mark.parametrize('subdir', [None, 'old'])
+@pytest.mark.parametrize(
+  'error', [KeyboardInterrupt, OSError, RuntimeError], ids=lambda e: e.__name__
+)
+def test_a_deletion_that_is_interrupted_is_completed(
+  tmp_path, monkeypatch, error, subdir
+):
+  def fails(*unused_args):
+    raise error
+
+  checkpointer = open_folder(tmp_path, max_to_keep=1, todelete_subdir=subdir)
+  checkpointer.save(1, make_state(1), {})
+  with monkeypatch.context() as patched:
+    patched.setattr(files, 'delete_folder', fails)
+    patched.setattr(manifests.Manifests, '_move', fails)
+    checkpointer.save(2, make_state(2), {})
+    if issubclass(error, Exception):  # The save has succeeded.
+      checkpointer.wait()
+    else:  # As if the run was killed here.
+      with pytest.raises(error):
+        checkpointer.wait()
+  checkpointer.close(alone=True)
+  assert (tmp_path / '1').exists()
+
+  checkpointer = open_folder(tmp_path, max_to_keep=1, todelete_subdir=subdir)
+  assert checkpointer.latest_step() == 2
+  checkpointer.restore(2, target_of(make_state(2)))
+  checkpointer.save(3, make_state(3), {})
+  checkpointer.close()
+  moved = sorted(os.listdir(tmp_path / subdir)) if subdir else []
+  assert moved == (['1', '2'] if subdir else [])
+  left = set(os.listdir(tmp_path)) - {subdir}
+  assert sorted(left) == ['3', 'manifests']
+  assert os.listdir(tmp_path / 'manifests') == ['3.json']
 
 
 class Clock:
@@ -79,6 +117,16 @@ def test_multiples_of_some_steps_are_kept_permanently(tmp_path):
   assert _steps_in(tmp_path) == [0, 4, 7, 8, 11]
   _save_every_minute(tmp_path, range(12, 18), clock, **options)
   assert _steps_in(tmp_path) == [0, 4, 7, 8, 12, 14, 16, 17]
+
+
+def test_a_clock_that_was_wrong_does_not_end_the_interval(tmp_path):
+  options, clock = dict(keep_interval_seconds=150), Clock()
+  _save_every_minute(tmp_path, [1], clock, **options)
+  clock.seconds += 1e9
+  _save_every_minute(tmp_path, [2], clock, **options)
+  clock.seconds -= 1e9
+  _save_every_minute(tmp_path, range(3, 10), clock, **options)
+  assert _steps_in(tmp_path) == [2, 6, 9]
 
 
 def test_a_short_run_keeps_the_newest_only(tmp_path):

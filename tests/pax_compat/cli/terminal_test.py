@@ -1,6 +1,7 @@
 """Tests of what a run prints in a terminal and in a file."""
 
 import io
+import os
 import sys
 
 import pytest
@@ -8,6 +9,7 @@ from absl import logging
 
 from pax_compat.cli import terminal
 from pax_compat.metrics import progress
+from tests.pax_compat import launching
 
 
 class Screen(io.StringIO):
@@ -80,3 +82,32 @@ def test_the_log_is_above_the_progress(monkeypatch, caplog):
     screen.write('I x.py:1] compiling\n')
     logging.info('is shown by no handler here')
   assert screen.shown() == ['I x.py:1] compiling', 'step 1/9', '']
+
+
+def print_to_what_fails(file):
+  """Prints two lines; the standard output is `file`, or a closed terminal."""
+  if file == 'terminal':
+    others_end, own_end = os.openpty()
+    os.dup2(own_end, sys.stdout.fileno())
+    os.close(own_end)
+    os.close(others_end)
+  else:
+    os.dup2(os.open(file, os.O_WRONLY), sys.stdout.fileno())
+  with terminal.used() as used:
+    used.print_line('starts')
+    used.print_line('ends')
+  print('the run has gone on', file=sys.stderr)
+
+
+@pytest.mark.parametrize(
+  ('file', 'reason'),
+  [
+    ('/dev/full', 'No space left on device'),
+    ('terminal', 'Input/output error'),
+  ],
+)
+def test_output_that_cannot_be_written_ends_nothing(file, reason):
+  done = launching.run_function(print_to_what_fails, file)
+  assert done.returncode == 0, done.stderr
+  assert done.stderr.count(f'cannot be written: {reason}; the run goes on') == 1
+  assert 'the run has gone on' in done.stderr

@@ -1,5 +1,6 @@
 """Tests of jobs that evaluate and decode checkpoints, in this process."""
 
+import errno
 import json
 import pathlib
 import shutil
@@ -94,6 +95,36 @@ def test_each_checkpoint_is_evaluated_once_as_in_training(folder):
   printed = _run(folder, steps=(4,))
   assert _steps_of(printed, 'eval') == [4]
   assert 'evaluated the checkpoint of step 4; metrics' in printed[-1]
+  again = _written(folder, 'eval_metrics.jsonl', 'eval_test_dev')
+  assert sorted(again) == sorted(own)
+
+
+def test_only_what_is_measured_again_is_replaced(folder):
+  _run(folder, 'decode', also_evaluates=True)
+  own = _written(folder, 'decode_metrics.jsonl', 'eval_test_dev')
+  decoded = _written(folder, 'decode_metrics.jsonl', 'decode_test_few')
+  assert {step for step, *_ in own} == set(STEPS) and decoded
+  _run(folder, 'decode_once', steps=(4,))
+  assert _written(folder, 'decode_metrics.jsonl', 'eval_test_dev') == own
+  again = _written(folder, 'decode_metrics.jsonl', 'decode_test_few')
+  assert sorted(again) == sorted(decoded)
+
+
+def test_what_was_to_be_measured_again_is_not_done(folder, monkeypatch):
+  _run(folder)
+  own = _written(folder, 'eval_metrics.jsonl', 'eval_test_dev')
+
+  def fails(*args):
+    if args[-1] == 4:
+      raise OSError(errno.EIO, 'Input/output error')
+    return read(*args)
+
+  read = job.reading.read
+  with monkeypatch.context() as patched:
+    patched.setattr(job.reading, 'read', fails)
+    with pytest.raises(OSError, match='Input/output'):
+      _run(folder, steps=(2, 4))
+  assert _steps_of(_run(folder), 'eval') == [4]
   again = _written(folder, 'eval_metrics.jsonl', 'eval_test_dev')
   assert sorted(again) == sorted(own)
 

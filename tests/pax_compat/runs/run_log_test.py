@@ -51,6 +51,16 @@ def test_a_line_that_is_printed_by_logging_is_written_once(tmp_path):
   assert _entries(tmp_path / 'log.txt') == [('I', 'step 1')]
 
 
+def test_a_record_that_cannot_be_formatted_ends_nothing(tmp_path, capsys):
+  library = python_logging.Logger('library')
+  with run_log.RunLog() as log, log.kept(tmp_path, is_first_process=True):
+    library.addHandler(log)
+    library.warning('%d files', 'three')
+    library.warning('%d files', 3)
+  assert _entries(tmp_path / 'log.txt') == [('W', '3 files')]
+  assert "Message: '%d files'\nArguments: ('three',)" in capsys.readouterr().err
+
+
 def test_a_restart_continues_the_file(tmp_path):
   for line in ('one', 'two'):
     with run_log.RunLog() as log, log.kept(tmp_path, is_first_process=True):

@@ -51,6 +51,21 @@ def test_no_profile(tmp_path, fields):
   assert _take(tmp_path, 4, **fields) == ([], [])
 
 
+@pytest.mark.parametrize('name', ['start_trace', 'stop_trace'])
+def test_a_profile_that_fails_ends_nothing(tmp_path, monkeypatch, caplog, name):
+  original = getattr(jax.profiler, name)
+
+  def fails(*args, **kwargs):
+    if name == 'stop_trace':
+      original(*args, **kwargs)
+    raise RuntimeError('another one is taken')
+
+  monkeypatch.setattr(jax.profiler, name, fails)
+  ran, _ = _take(tmp_path, 6)
+  assert ran == ([2, 3] if name == 'stop_trace' else [])
+  assert caplog.text.count('RuntimeError: another one is taken') == 1
+
+
 def test_a_profile_has_what_ran(tmp_path):
   profile = profiling.Profile(
     folder=tmp_path, first_step=1, num_steps=1, min_seconds=0.0, of_host=True

@@ -5,6 +5,7 @@
 
 import json
 import pathlib
+import shutil
 import tarfile
 
 import jax
@@ -15,7 +16,7 @@ from lm_tasks.params import lm_cloud
 from pax_compat import checkpoints, errors, optimizers, schedules, tasks_lib
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import partitioning, program
-from pax_compat.warm_start import pax_source, pax_trees, start
+from pax_compat.warm_start import pax_source, pax_trees, sources, start
 from tests.pax import tiny
 
 _RECORDED = pathlib.Path(__file__).parents[3] / 'testdata/pax'
@@ -119,6 +120,25 @@ def test_averages_of_a_step_given_by_its_folder(made, recorded, arrays):
   assert f'initial {_LAYER}/layer_norm/scale' in lines
   assert f'unused  mdl_vars/{_LAYER}/layer_norm/scale of {path}' in lines
   assert "initial the optimizer's state" in lines
+
+
+def test_a_chunk_that_is_missing_is_not_zero(recorded, tmp_path):
+  path = shutil.copytree(recorded / 'gda' / _FORMS['gda'], tmp_path / '1')
+  source = pax_source.PaxSource(path, 100)
+  name = source.variables['params/lm/softmax/logits_ffn/linear/w']
+  device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  like = jax.ShapeDtypeStruct(source.arrays[name], 'float32', sharding=device)
+  reads = (
+    lambda: source.read({'w': sources.Request(name, like)})['w'],
+    lambda: source.region(name, (slice(0, 2), slice(None))),
+  )
+  for read in reads:
+    assert np.any(np.asarray(read()))
+  [chunk] = (path / 'state' / name.replace('/', '.')).glob('0*')
+  chunk.unlink()
+  for read in reads:
+    with pytest.raises(errors.UserError, match=f'{name} cannot be read.*0.0'):
+      read()
 
 
 def test_damaged_checkpoints_are_errors(recorded, tmp_path):

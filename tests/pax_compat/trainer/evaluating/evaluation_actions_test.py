@@ -58,6 +58,13 @@ def test_chosen_datasets_while_training_and_all_at_the_end(tmp_path):
   assert lines.steps(tmp_path, 'eval_dev') == [4]
 
 
+def test_an_unknown_dataset_is_found_before_the_first_step(tmp_path):
+  message = "has 'deb', which is not an eval dataset; did you mean: dev"
+  with pytest.raises(errors.UserError, match=message):
+    lines.train(tmp_path, eval_during_training=('deb',))
+  assert not lines.steps(tmp_path, 'train')
+
+
 class Named(lines.Lines):
   """Has an eval dataset that is called like the next training batch."""
 

@@ -1,7 +1,9 @@
 """Tests of the counting of steps, without a run."""
 
 import threading
+import weakref
 
+import numpy as np
 import pytest
 
 from pax_compat.metrics import progress as progress_lib
@@ -101,6 +103,40 @@ def test_the_end_of_a_block_ends_the_thread():
     counter(_context(1))
     assert [t for t in threading.enumerate() if t.name.startswith('report')]
   assert not [t for t in threading.enumerate() if t.name.startswith('report')]
+
+
+def test_a_report_that_hangs_takes_up_little_memory(monkeypatch):
+  monkeypatch.setattr(step_counter, '_MAX_PENDING', 3)
+  begun, ends, dispatched = threading.Event(), threading.Event(), []
+
+  def report(unused_context):
+    begun.set()
+    assert ends.wait(60)
+
+  def dispatch():
+    for step in range(1, 11):
+      context = _context(step)
+      array = np.zeros(5)
+      arrays.append(weakref.ref(array))
+      context.batch.arrays.x = array
+      del array
+      counter(context)
+      del context
+      dispatched.append(step)
+
+  arrays = []
+  counter, _ = _counter(report, asynchronous=True)
+  with counter:
+    loop = threading.Thread(target=dispatch)
+    loop.start()
+    assert begun.wait(60)
+    loop.join(0.5)
+    assert dispatched == [1, 2, 3]
+    assert not [array for array in arrays[:3] if array() is not None]
+    ends.set()
+    loop.join()
+    counter.flush()
+  assert dispatched == [*range(1, 11)]
 
 
 def test_steps_that_end_during_a_report_have_their_rate():
