@@ -94,7 +94,8 @@ def _serve(compute: Callable[..., Any], connection: Any):
     logging.vlog(1, '%s', ''.join(traceback.format_exception(error)))
     result = (
       LingvoFailedError,
-      f'Lingvo itself cannot run this task: {errors.with_location(error)};'
+      'Lingvo itself cannot run this task:'
+      f' {errors.with_location(error, brief=True)};'
       ' --verbosity=1 prints the traceback',
     )
   connection.send(result)

@@ -158,7 +158,7 @@ class FunctionalTask:
         task.BProp()
       except Exception as error:
         raise self._refused_bprop(
-          f'it fails without a graph: {errors.with_location(error)}'
+          f'it fails without a graph: {errors.with_location(error, brief=True)}'
         ) from error
       changed = [
         name
