@@ -65,6 +65,15 @@ class BaseModel(base_layer.BaseLayer):
     """
     return token_ids.known_to(config)
 
+  @property
+  def counts_padding_rows(self) -> bool:
+    """Whether metrics may count rows of weight 0 as examples.
+
+    Then an evaluation on a single process leaves out the padding rows of its
+    inputs, though it compiles a step for each number of rows.
+    """
+    return False
+
   def __call__(
     self, input_batch: NestedMap
   ) -> tuple[WeightedScalars | Metrics, dict[str, Any]]:

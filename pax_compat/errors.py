@@ -248,3 +248,22 @@ def one_line(error: Exception) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     text = f'{frame.line} ({frame.filename}:{frame.lineno})'
   return f'{type(error).__name__}: {text[:300]}'
+
+
+def with_location(error: Exception, *, brief: bool = False) -> str:
+  """Returns an error's type, its message and its location.
+
+  The location is in user code if that has part in the error. An error without a
+  message has its line of code in addition.
+
+  Args:
+    error: it was raised.
+    brief: whether the message is shortened as by `one_line`.
+  """
+  if str(error):
+    text = one_line(error) if brief else f'{type(error).__name__}: {error}'
+    return f'{text} ({best_location_of(error)})'
+  text, place = one_line(error), location_in_user_code(error)
+  if place is None or f'({place})' in text:
+    return text
+  return f'{text}, called from {place}'

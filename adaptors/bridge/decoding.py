@@ -113,8 +113,7 @@ class Decoder:
       )
     except Exception as error:
       raise errors.UserError(
-        f'{name} cannot be decoded: {type(error).__name__}: {error}'
-        f' ({errors.location_of(error)})'
+        f'{name} cannot be decoded: {errors.with_location(error)}'
       ) from error
     return Decoded(self.task.task, outputs)
 

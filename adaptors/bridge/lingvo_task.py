@@ -179,12 +179,7 @@ class LingvoTask:
 def _describe(error: Exception) -> str:
   if isinstance(error, errors.UserError):
     return str(error)
-  if not str(error):  # An assertion: its line of code tells more.
-    return errors.one_line(error)
-  return (
-    f'{type(error).__name__}: {error} ({errors.location_of(error)})'
-    f'{renames.of_error(error)}'
-  )
+  return errors.with_location(error) + renames.of_error(error)
 
 
 class LowerPrecisionError(Exception):

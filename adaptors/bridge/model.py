@@ -72,6 +72,11 @@ class BridgedModel(base_model.BaseModel):
     variables.write_after_step(updates)
     return metrics, per_example
 
+  @property
+  def counts_padding_rows(self) -> bool:
+    """True: nobody knows what the metrics of a user's task count."""
+    return True
+
   @staticmethod
   def named_predictions(predictions: Any) -> NestedMap:
     """Returns `compute_predictions` by name, for an exported model.
@@ -173,9 +178,9 @@ def _warn_without_weights(task: Any, batch: Any):
   marks = example_rows.is_weight, example_rows.is_padding
   if not any(mark(path) for path in paths for mark in marks):
     logging.warning(
-      '%s: its batches have neither weights nor paddings, so padding rows in'
-      ' the last batch of an evaluation, copies of an example, count like'
-      ' others; expected a batch size that divides the number of examples, or a'
-      ' field `weights`',
+      '%s: its batches have neither weights nor paddings, so with several'
+      ' devices or processes padding rows in the last batch of an evaluation,'
+      ' copies of an example, count like others; expected a batch size that'
+      ' divides the number of examples, or a field `weights`',
       task,
     )

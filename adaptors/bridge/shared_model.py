@@ -45,11 +45,11 @@ def builder(model: Any, task: str) -> Callable[[Any], Any]:
     whole.input.Set(**{task: own.input})
     whole.task_params.Set(**{task: own.Set(input=None)})
     # The moving averages are not Lingvo's.
-    for train in (
-      whole.train,
-      *(one.train for _, one in whole.task_params.IterParams()),
-    ):
-      train.Set(ema_decay=0.0, ema_schedule=None)
+    tasks = [one for _, one in whole.task_params.IterParams()]
+    for one in (whole, *tasks):
+      one.train.Set(ema_decay=0.0, ema_schedule=None)
+    for one in tasks:
+      functional_task.without_sample_limits(one)
     return whole.Instantiate().GetTask(task)
 
   return build

@@ -167,8 +167,7 @@ def _described(error: Exception) -> str:
   """Returns an error's message; with its location unless it is a UserError."""
   if isinstance(error, errors.UserError):
     return str(error)
-  place = errors.best_location_of(error)
-  return f'{type(error).__name__}: {error} ({place})'
+  return errors.with_location(error)
 
 
 def bridge_parts(params: Any, name: str, **place: str) -> TranslatedTask:

@@ -434,6 +434,8 @@ def _eval_batch_size(name: str, params) -> int:
   if not size:
     raise errors.UserError(
       f'{name}().batch_size is {size!r}; expected the number of examples in a'
-      ' batch'
+      ' batch. If the code of the generator sets its batch sizes, set this to'
+      ' one of them: examples are read as before, and evaluated in batches of'
+      ' this size'
     )
   return size

@@ -105,8 +105,7 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
 
   def _task_schedule(self) -> config_lib.Config:
     schedule = self._translated.schedule.clone()
-    if isinstance(schedule.Instantiate(), task_schedules.TasksInTurn):
-      schedule.set(steps_each=self._schedule.interval_steps)
+    _set_turns(schedule, self._schedule.interval_steps)
     return schedule
 
   def _evaluated_during_training(self):
@@ -178,3 +177,12 @@ class LingvoMultiTaskExperiment(lingvo_experiment.LingvoExperiment):
       '%s: a task is drawn for %d steps', self._name, first.interval_steps
     )
     return first
+
+
+def _set_turns(schedule: config_lib.Config, steps: int):
+  """Sets the number of steps of a turn, in schedules within others, too."""
+  if schedule.cls is task_schedules.TasksInTurn:
+    schedule.set(steps_each=steps)
+  elif schedule.cls is task_schedules.TasksInPhases:
+    for phase, _ in schedule.phases:
+      _set_turns(phase, steps)

@@ -84,9 +84,8 @@ def trace(params: Any) -> NestedMap:
   first = failures[0]
   raise errors.UserError(
     f'{class_path(params.cls)}: the shapes of its batches cannot be traced:'
-    f' {errors.one_line(first)} ({errors.location_of(first)}); expected an'
-    ' input whose graph can be built without its data, or a run without'
-    ' --synthetic'
+    f' {errors.with_location(first, brief=True)}; expected an input whose graph'
+    ' can be built without its data, or a run without --synthetic'
   ) from first
 
 

@@ -94,8 +94,9 @@ def _serve(compute: Callable[..., Any], connection: Any):
     logging.vlog(1, '%s', ''.join(traceback.format_exception(error)))
     result = (
       LingvoFailedError,
-      f'Lingvo itself cannot run this task: {errors.one_line(error)}'
-      f' ({errors.location_of(error)}); --verbosity=1 prints the traceback',
+      'Lingvo itself cannot run this task:'
+      f' {errors.with_location(error, brief=True)};'
+      ' --verbosity=1 prints the traceback',
     )
   connection.send(result)
 

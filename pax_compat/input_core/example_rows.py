@@ -65,6 +65,27 @@ def padding_rows(example: NestedMap, count: int) -> NestedMap:
   return jax.tree.map(lambda x: np.repeat(x, count, axis=0), blank)
 
 
+def without_padding_rows(batch: Any) -> Any:
+  """Returns a batch without the rows of weight 0 at its end.
+
+  A batch of such rows only, or without example weights, is returned as it is.
+
+  Args:
+    batch: leaves [B, ...], nested.
+  """
+  leaves = jax.tree_util.tree_leaves_with_path(batch)
+  weights = [x for path, x in leaves if _last_name(path) == WEIGHTS]
+  if not weights:
+    return batch
+  real = int(np.max(np.flatnonzero(weights[0]), initial=-1)) + 1
+  rows = len(weights[0])
+  if real in (0, rows):
+    return batch
+  return jax.tree.map(
+    lambda x: x[:real] if x.ndim and len(x) == rows else x, batch
+  )
+
+
 def pad_batch(batch: NestedMap, *, real: int, rows: int) -> NestedMap:
   """Returns a batch of a given size: real rows, then padding rows.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pax_compat import config as config_lib
-from pax_compat.config import REQUIRED
+from pax_compat.config import REQUIRED, Config
 
 
 class BaseTaskSchedule(config_lib.Configurable):
@@ -134,3 +134,37 @@ class TasksInSequence(BaseTaskSchedule):
     del draw
     index = np.searchsorted(self._ends, step, side='right')
     return self.task_steps[index][0]
+
+
+class TasksInPhases(BaseTaskSchedule):
+  """Follows several schedules, each for some steps.
+
+  A schedule counts the steps of its own phase: it starts at step 0.
+
+  Attributes:
+    phases: (config of a schedule, number of steps) of each phase. The last
+      schedule goes on to the end, so that its number has no effect.
+
+  Raises:
+    UserError: there are no phases, or a number is below 1.
+  """
+
+  phases: Sequence[tuple[Config, int]] = REQUIRED
+
+  def __post_init__(self):
+    self.check(
+      bool(self.phases) and all(steps >= 1 for _, steps in self.phases),
+      f'phases has the numbers of steps {[n for _, n in self.phases]}; expected'
+      ' one number of 1 or more, or several',
+    )
+    self._schedules = [config.Instantiate() for config, _ in self.phases]
+    lengths = [steps for _, steps in self.phases[:-1]]
+    self._starts = np.cumsum([0, *lengths])
+
+  def task_names(self):
+    names = (name for one in self._schedules for name in one.task_names())
+    return list(dict.fromkeys(names))
+
+  def task_at(self, step, draw):
+    index = np.searchsorted(self._starts, step, side='right') - 1
+    return self._schedules[index].task_at(step - int(self._starts[index]), draw)

@@ -73,3 +73,33 @@ def test_an_error_in_this_project_or_a_library_has_no_location_in_user_code():
   with pytest.raises(json.JSONDecodeError) as e:
     json.loads('{')
   assert errors.location_in_user_code(e.value) is None
+
+
+def test_an_error_without_a_message_has_its_line_and_that_of_user_code(
+  tmp_path, monkeypatch
+):
+  file = tmp_path / 'of_a_user.py'
+  file.write_text('def call(function):\n  function()\n')
+  monkeypatch.syspath_prepend(tmp_path)
+  call = importlib.import_module('of_a_user').call
+
+  def fail():
+    assert json is None
+
+  def explain():
+    raise ValueError('an explanation')
+
+  def located(function):
+    with pytest.raises((AssertionError, ValueError)) as caught:
+      function()
+    caught.value.args = caught.value.args if function is explained else ()
+    return errors.with_location(caught.value)
+
+  def explained():
+    call(explain)
+
+  found = located(lambda: call(fail))
+  assert found.startswith('AssertionError: assert json is None (')
+  assert found.endswith(f'), called from {file}:2')
+  assert 'called' not in located(fail)
+  assert located(explained) == f'ValueError: an explanation ({file}:2)'

@@ -104,9 +104,7 @@ class FunctionalTask:
     self.replacements: list[xla_ops.Replacement] = []
     self._xla_device = xla_device
     params = on_one_device(params)
-    # The trainer decides how much is evaluated. Some Params leave this to
-    # Lingvo's runners, and fail without a value.
-    params.eval.samples_per_summary = params.eval.samples_per_summary or 1
+    without_sample_limits(params)
     self.task = self._built(params)
     self._check_layers()
     self.variables = variables.of(self.task)
@@ -160,8 +158,7 @@ class FunctionalTask:
         task.BProp()
       except Exception as error:
         raise self._refused_bprop(
-          f'it fails without a graph: {errors.one_line(error)}'
-          f' ({errors.location_of(error)})'
+          f'it fails without a graph: {errors.with_location(error, brief=True)}'
         ) from error
       changed = [
         name
@@ -578,3 +575,14 @@ def on_one_device(params: Any) -> Any:
     if mesh is not None:
       node.device_mesh = np.zeros([1] * np.ndim(mesh), int)
   return params
+
+
+def without_sample_limits(params: Any):
+  """Makes Params valid that leave the size of an evaluation to a runner.
+
+  The trainer decides how much is evaluated; such Params fail without a value.
+
+  Args:
+    params: of a task; they are modified.
+  """
+  params.eval.samples_per_summary = params.eval.samples_per_summary or 1

@@ -78,8 +78,7 @@ def _route(params: Any, decide: Callable[[], bridge_task.Route]) -> Route:
 
 def describe_error(error: Exception) -> str:
   """Returns an error's message with its location, in user code if possible."""
-  place = errors.location_in_user_code(error)
   if isinstance(error, errors.UserError):
+    place = errors.location_in_user_code(error)
     return f'{error} (at {place})' if place else str(error)
-  place = place or errors.location_of(error)
-  return f'{type(error).__name__}: {error} ({place}){renames.of_error(error)}'
+  return errors.with_location(error) + renames.of_error(error)

@@ -1,5 +1,6 @@
 """Translates `lingvo.core.task_scheduler`, which chooses the task of a step."""
 
+from adaptors.translate import registry
 from adaptors.translate.registry import translates
 from adaptors.translate.view import ParamsView
 from pax_compat.config import Config
@@ -39,6 +40,16 @@ def round_robin(view: ParamsView) -> Config:
 def sequential(view: ParamsView) -> Config:
   steps = [(task, steps) for task, steps in view.get('task_steps')]
   return task_schedules.TasksInSequence.config(task_steps=steps)
+
+
+@translates(f'{_MODULE}.PieceWiseScheduler')
+def piecewise(view: ParamsView) -> Config:
+  """Returns a schedule of several, each of which counts its own steps."""
+  phases = []
+  for n, (params, steps) in enumerate(view.get('schedule_steps')):
+    one = view.adopt(params, f'schedule_steps[{n}]')
+    phases.append((registry.translate(one), steps))
+  return task_schedules.TasksInPhases.config(phases=phases)
 
 
 def _changing(view: ParamsView, start: float) -> Config:

@@ -128,6 +128,13 @@ class MultiTaskModel(base_model.BaseModel):
     )
     return _named(task, weighted), pairs, _named(task, clu)
 
+  @property
+  def counts_padding_rows(self):
+    """Whether a task's metrics may; see `BaseModel`."""
+    return any(
+      tpl.Instantiate().counts_padding_rows for tpl in self.tasks.values()
+    )
+
   def _model_of(self, task: str) -> base_model.BaseModel:
     if task not in self.tasks:
       raise errors.UserError(

@@ -68,7 +68,15 @@ def evaluate(
         results.examples = stack.enter_context(
           example_outputs.example_writer(examples_path)
         )
-    batches = all_batches(data, task_program.put, stop, failure)
+    batches = all_batches(
+      data,
+      task_program.put,
+      stop,
+      failure,
+      # Several processes need equal shapes.
+      drops_padding=task_program.model.counts_padding_rows
+      and jax.process_count() == 1,
+    )
     count = batch_results.one_late(
       stack.enter_context(contextlib.closing(batches)),
       lambda n, batch: results.step(mdl_vars, batch.arrays, np.uint32(n)),
@@ -130,6 +138,8 @@ def all_batches(
   put: Callable,
   stop: stopping.Stop = stopping.NEVER,
   failure: joint_failure.JointFailure | None = None,
+  *,
+  drops_padding: bool = False,
 ) -> Iterator[DeviceBatch]:
   """Yields the batches of one evaluation or decoding, on the devices.
 
@@ -141,6 +151,7 @@ def all_batches(
     stop: called between batches; returns whether to stop.
     failure: an error of this process so far. All processes raise together
       before the next batch if it exists, or if the input fails, in any.
+    drops_padding: whether the input's padding rows are left out.
 
   Raises:
     Exception: a process has failed.
@@ -155,7 +166,13 @@ def all_batches(
   count, watch = 0, watchdog.current()
   with prefetching.Prefetcher(
     pipeline.Pipeline(
-      pipeline.stages(data, put=put, rows=rows, records_order=True),
+      pipeline.stages(
+        data,
+        put=put,
+        rows=rows,
+        records_order=True,
+        drops_padding=drops_padding,
+      ),
       sources.Source(data),
     ),
     max_batches=limit,

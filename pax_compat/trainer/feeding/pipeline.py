@@ -11,6 +11,7 @@ each batch:
   | check arrays       | that fields are arrays, and as in the first batch    |
   | compare with specs | the first batch with the specs of the experiment     |
   | record digest      | of rows that several processes read as replicas      |
+  | drop padding rows  | for models whose metrics may count them              |
   | split host fields  | strings and keys of examples leave the batch         |
   | measure            | its shapes, and its number of tokens                 |
   | put                | this host's rows of the global, sharded arrays       |
@@ -37,7 +38,7 @@ import jax
 import numpy as np
 
 from pax_compat import base_input
-from pax_compat.input_core import host_fields
+from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.feeding import agreement, batch_checks, sources
 
@@ -133,6 +134,7 @@ def stages(
   check: Callable[[NestedMap], object] | None = None,
   get_state: Callable[[], bytes | None] | None = None,
   records_order: bool = False,
+  drops_padding: bool = False,
 ) -> list[Stage]:
   """Returns the stages of an input's batches.
 
@@ -143,6 +145,7 @@ def stages(
     check: compares the first batch with its specs; None without the stage.
     get_state: returns the state of the input; None without the stage.
     records_order: whether there is the stage `record order`.
+    drops_padding: whether there is the stage `drop padding rows`.
   """
   found = [
     read(data.get_next_padded),
@@ -150,8 +153,10 @@ def stages(
   ]
   if check is not None:
     found.append(compare_with_specs(check))
+  found.append(record_digest(rows))
+  if drops_padding:
+    found.append(drop_padding_rows())
   found += [
-    record_digest(rows),
     split_host_fields(data.is_host_field),
     measure(),
     put_on_devices(put),
@@ -187,6 +192,14 @@ def record_digest(rows: agreement.ReplicaRowCheck) -> Stage:
     return batch
 
   return Stage('record digest', run)
+
+
+def drop_padding_rows() -> Stage:
+  """Returns the stage that leaves out padding rows at the end of a batch."""
+  return Stage(
+    'drop padding rows',
+    lambda batch, metadata: example_rows.without_padding_rows(batch),
+  )
 
 
 def split_host_fields(

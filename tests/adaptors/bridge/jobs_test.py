@@ -7,6 +7,7 @@ import numpy as np
 from adaptors.bridge import task as bridge_task
 from pax_compat import base_experiment, base_input
 from pax_compat.experiments import resolved
+from pax_compat.input_core import example_rows
 from pax_compat.jobs import job, job_options
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import run
@@ -91,3 +92,29 @@ def test_jobs_measure_a_bridged_run_as_its_training_does(tmp_path):
     assert own == wanted and {step for step, _ in own} == {2, 4}
   assert written == {file.name: file.read_text() for file in decoded.iterdir()}
   assert len(written) == 2
+
+
+class Padded(Rows):
+  """Has a padding row, with other numbers, at the end of each batch."""
+
+  def get_next(self):
+    batch = super().get_next()
+    marked = NestedMap(batch, paddings=np.zeros([2, 3], np.float32))
+    return example_rows.pad_batch(marked, real=2, rows=3)
+
+
+class Evaluated(Means):
+  """Evaluates rows with padding rows, which the task's loss counts."""
+
+  def datasets(self):
+    train, dev = super().datasets()
+    padded = Padded.config(name='padded', end=2, reset_for_eval=True)
+    return [train, dev, padded]
+
+
+def test_padding_rows_do_not_count_though_the_task_counts_all_rows(tmp_path):
+  experiment = resolved.resolve(Evaluated(), name='means')
+  run.train(experiment, job_log_dir=str(tmp_path), print_line=print)
+  path = tmp_path / 'metrics.jsonl'
+  dev, padded = _values(path, 'eval_dev'), _values(path, 'eval_padded')
+  assert padded[4, 'loss'] == dev[4, 'loss']

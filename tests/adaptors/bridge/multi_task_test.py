@@ -111,6 +111,16 @@ def test_tasks_that_share_an_encoder():
   assert np.any(np.asarray(new['task_tag']['encoder']['w']))
 
 
+def test_tasks_that_share_an_encoder_may_evaluate_everything():
+  params = sharing_model.params()
+  for _, task in params.task_params.IterParams():
+    task.eval.samples_per_summary = 0
+  made = multi_task.translate_model(params, 'both', 'bridge').task
+  for name in ('tag', 'words'):
+    one = made.config.model.tasks[name].Instantiate().lingvo_task
+    assert one.at_evaluation.do_eval
+
+
 def test_sharing_is_not_translated():
   with pytest.raises(errors.UserError, match='share layers, which is not'):
     multi_task.translate_model(sharing_model.params(), 'both', 'native')

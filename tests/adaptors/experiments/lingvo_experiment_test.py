@@ -282,3 +282,25 @@ def test_a_derived_model_is_refused():
       continue
     with pytest.raises(errors.UserError, match='Sampling overrides SampleTask'):
       _experiment(model_params)
+
+
+@pytest.mark.parametrize(
+  ('fields', 'size'),
+  [
+    (dict(batch_size=4), 4),
+    (dict(batch_size=4, bucket_batch_limit=[8, 2]), 2),
+    (dict(batch_size=0), None),
+  ],
+)
+def test_the_batch_size_of_an_evaluation(fields, size):
+  hyperparams = lingvo_runtime.module('lingvo.core.hyperparams')
+  params = hyperparams.Params()
+  for name, value in fields.items():
+    params.Define(name, value, '')
+  if size is None:
+    with pytest.raises(
+      errors.UserError, match=r'Dev\(\).batch_size is 0;.*set'
+    ):
+      lingvo_experiment._eval_batch_size('Dev', params)
+  else:
+    assert lingvo_experiment._eval_batch_size('Dev', params) == size

@@ -162,6 +162,23 @@ def test_a_program_schedule_sets_the_steps_per_draw():
   assert settings.eval_during_training == ('Dev_tag', 'Dev_words')
 
 
+def _in_phases(params):
+  _in_turn(params)
+  scheduler = lingvo_runtime.module('lingvo.core.task_scheduler')
+  params.task_schedule = scheduler.PieceWiseScheduler.Params().Set(
+    schedule_steps=[(params.task_schedule, 40), (params.task_schedule, 1)]
+  )
+
+
+def test_turns_within_phases_have_the_steps_of_a_draw():
+  experiment = _experiment(
+    held_out=['Dev'], schedule=dict.fromkeys(TASKS, 20), change=_in_phases
+  )
+  schedule = experiment.training_dataset().schedule.Instantiate()
+  found = [schedule.task_at(step, 0.5) for step in range(0, 80, 20)]
+  assert found == ['words', 'tag', 'words', 'tag']
+
+
 def test_overrides():
   experiment = _experiment(
     override='train.max_steps : 7; task_params.tag.train.learning_rate : 0.25'

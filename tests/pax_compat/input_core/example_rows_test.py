@@ -1,5 +1,6 @@
 """Tests of example weights and padding rows."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -47,6 +48,26 @@ def test_padding_rows_are_copies_with_weight_zero(real):
   np.testing.assert_array_equal(padded.src.target_paddings[real:], 1)
   np.testing.assert_array_equal(padded.src.weight[real:], 0)
   assert padded.text[real] == b'one'
+
+
+@pytest.mark.parametrize(('real', 'left'), [(2, 2), (1, 1), (0, 3)])
+def test_padding_rows_at_the_end_are_left_out(real, left):
+  batch = example_rows.with_example_weights(_batch(), 2)
+  padded = example_rows.pad_batch(batch, real=real, rows=3)
+  found = example_rows.without_padding_rows(
+    NestedMap(task=padded, n=np.ones([]))
+  )
+  assert {len(x) for x in jax.tree.leaves(found.task)} == {left}
+  np.testing.assert_array_equal(found.task.ids, padded.ids[:left])
+  assert found.n == 1
+  del padded['eval_sample_weights']
+  assert example_rows.without_padding_rows(padded) is padded
+
+
+def test_rows_of_weight_zero_between_others_stay():
+  batch = NestedMap(x=np.arange(4), eval_sample_weights=np.array([1, 0, 1, 0]))
+  found = example_rows.without_padding_rows(batch)
+  np.testing.assert_array_equal(found.x, [0, 1, 2])
 
 
 def test_a_full_batch_is_not_padded():

@@ -6,6 +6,7 @@ import pytest
 from pax_compat import errors
 from pax_compat.tasks.task_schedules import (
   TasksByWeight,
+  TasksInPhases,
   TasksInSequence,
   TasksInTurn,
 )
@@ -52,6 +53,20 @@ def test_tasks_in_sequence():
   assert found == ['a', 'a', 'b', 'a', 'c', 'c', 'c']
 
 
+def test_tasks_in_phases():
+  in_turn = TasksInTurn.config(tasks=['a', 'b'])
+  made = TasksInPhases.config(
+    phases=[
+      (in_turn, 3),
+      (TasksInSequence.config(task_steps=[('c', 2), ('b', 1)]), 3),
+      (in_turn.clone(), 1),
+    ]
+  ).Instantiate()
+  assert made.task_names() == ['a', 'b', 'c']
+  found = ''.join(made.task_at(n, 0.5) for n in range(10))
+  assert found == 'aba' + 'ccb' + 'abab'
+
+
 @pytest.mark.parametrize(
   ('config', 'words'),
   [
@@ -65,6 +80,11 @@ def test_tasks_in_sequence():
     (TasksInTurn.config(tasks=[]), 'tasks is empty'),
     (TasksInTurn.config(tasks=['a'], steps_each=0), 'steps_each is 0'),
     (TasksInSequence.config(task_steps=[('a', 0)]), '1 or more'),
+    (TasksInPhases.config(phases=[]), '1 or more'),
+    (
+      TasksInPhases.config(phases=[(TasksInTurn.config(tasks=['a']), 0)]),
+      r'steps \[0\]',
+    ),
   ],
 )
 def test_mistakes(config, words):

@@ -141,6 +141,16 @@ def test_steps_are_lingvos(schedule, fields, train, order):
     assert np.abs(wanted[-1][path] - wanted[0][path]).max() > 1e-3
 
 
+def _phases():
+  """Returns fields of a scheduler of three, of which the first are random."""
+  make = tiny_model.scheduler
+  pairs = [('a', (0.9, 0.1)), ('b', (0.1, 0.9))]
+  changing = make('ExponentialScheduler', alpha=0.1, task_probs=pairs)
+  constant = make('ConstantScheduler', task_probs=[('c', 0.5), ('a', 0.5)])
+  in_turn = make('RoundRobinScheduler', tasks=['b', 'a', 'c'])
+  return dict(schedule_steps=[(changing, 40), (constant, 10), (in_turn, 7)])
+
+
 @pytest.mark.parametrize(
   ('name', 'fields'),
   [
@@ -155,11 +165,12 @@ def test_steps_are_lingvos(schedule, fields, train, order):
     ),
     ('RoundRobinScheduler', dict(tasks=['b', 'a', 'c'])),
     ('SequentialScheduler', dict(task_steps=[('a', 3), ('b', 1), ('c', 5)])),
+    ('PieceWiseScheduler', None),
   ],
 )
 def test_schedules_are_lingvos(name, fields):
   """With the random numbers that Lingvo's draw, ours draw the same tasks."""
-  params = tiny_model.scheduler(name, **fields)
+  params = tiny_model.scheduler(name, **(fields or _phases()))
   report = Report()
   view = ParamsView(params.Copy(), 'schedule', report)
   ours = registry.translate(view).Instantiate()

@@ -23,6 +23,18 @@ def _variables(model):
   )
 
 
+class Counting(Distance):
+  """Its metrics count padding rows."""
+
+  counts_padding_rows = True
+
+
+def test_padding_rows_count_if_they_do_for_a_task():
+  assert not _model().counts_padding_rows
+  tasks = {'a': Distance.config(dims=2), 'b': Counting.config(dims=2)}
+  assert _model(**tasks).counts_padding_rows
+
+
 @pytest.mark.parametrize('task', DIMS)
 def test_a_batch_is_of_one_task(task):
   model = _model()

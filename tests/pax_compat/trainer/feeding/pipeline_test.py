@@ -81,6 +81,10 @@ def test_the_stages_of_training_and_evaluation():
     *common,
     'record order',
   ]
+  others = _stages(data, drops_padding=True)
+  assert [x for x in _names(others) if x not in _names(evaluation)] == [
+    'drop padding rows'
+  ]
 
 
 def test_a_batch_becomes_a_device_batch():
