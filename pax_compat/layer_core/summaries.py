@@ -42,9 +42,30 @@ def use_pax_keys(always: bool = True):
   _have_types = always
 
 
+def have_pax_keys() -> bool:
+  """Whether summaries of layers have Pax's keys."""
+  return _have_types
+
+
 def key_of(name: str, summary_type: SummaryType) -> str:
   """Returns the key of a summary in its collection."""
   return f'{name}_{summary_type.value}' if _have_types else name
+
+
+def key_of_layer(
+  key: str, summary_type: SummaryType, index: int, place: str
+) -> str:
+  """Returns the key of one layer's summary.
+
+  Args:
+    key: of the summary of all layers.
+    summary_type: its type.
+    index: of the layer.
+    place: where the layer is, which Pax's keys end with: `one.stage0_scalar`.
+  """
+  if not _have_types:
+    return f'{key}_{index}'
+  return key_of(f'{name_of(key, summary_type)}.{place}', summary_type)
 
 
 def name_of(key: str, summary_type: SummaryType) -> str:

@@ -375,7 +375,10 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       self.put_variable(AUX_LOSS, 'body', losses)
     if records.get(SUMMARIES):
       summaries = pipeline_records.summaries_of_layers(
-        records[SUMMARIES], schedule, unpack=self.unpack_summaries
+        records[SUMMARIES],
+        schedule,
+        unpack=self.unpack_summaries,
+        shared=self._repeats is None,
       )
       self.put_variable(SUMMARIES, 'body', summaries)
 

@@ -13,6 +13,7 @@ from tests.pax.cases import (
   extensions,
   functions,
   images,
+  losses,
   speech,
 )
 
@@ -22,6 +23,7 @@ ALL = {
   'extensions': extensions.CASES,
   'functions': functions.CASES,
   'images': images.CASES,
+  'losses': losses.CASES,
   'speech': speech.CASES,
 }
 

@@ -43,6 +43,9 @@ def test_keys_of_pax():
   try:
     assert summaries.key_of('loss', kind) == 'loss_scalar'
     assert summaries.name_of('layer/loss_scalar', kind) == 'layer/loss'
+    one = summaries.key_of_layer('loss_scalar', kind, 3, 'stage1')
+    assert one == 'loss.stage1_scalar'
   finally:
     summaries.use_pax_keys(False)
   assert summaries.name_of('layer/loss_scalar', kind) == 'layer/loss_scalar'
+  assert summaries.key_of_layer('loss', kind, 3, 'stage1') == 'loss_3'

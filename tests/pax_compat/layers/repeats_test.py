@@ -20,6 +20,7 @@ from pax_compat.base_layer import (
   WeightInit,
 )
 from pax_compat.config import Config, sub_config_field
+from pax_compat.layer_core import summaries
 from pax_compat.layers import activations, linears, repeats, stochastics
 
 B, D, X = 2, 4, 3
@@ -51,7 +52,7 @@ class Body(base_layer.BaseLayer):
     if self.is_mutable_collection(NON_TRAINABLE):
       self.update_var('sum', self.get_var('sum') + jnp.sum(outputs))
     self.add_summary('mean', jnp.mean(outputs))
-    self.add_aux_loss('squares', jnp.sum(jnp.square(outputs)))
+    self.add_aux_loss('squares', jnp.sum(jnp.square(outputs)), 0.25)
     return outputs
 
   def init_states(self, batch_size):
@@ -159,8 +160,9 @@ def test_auxiliary_losses_are_summed():
   _, outputs = layer.apply(variables, INPUTS, mutable=[AUX_LOSS])
   want = np.square(_one_by_one(variables[PARAMS])).sum()
   np.testing.assert_allclose(
-    outputs[AUX_LOSS]['sub']['squares'], want, rtol=1e-5
+    outputs[AUX_LOSS]['sub']['squares'].value, want, rtol=1e-5
   )
+  assert outputs[AUX_LOSS]['sub']['squares'].weight == X / 4
 
 
 def test_auxiliary_losses_of_two_calls_are_summed():
@@ -182,7 +184,8 @@ def test_auxiliary_losses_of_two_calls_are_summed():
   second = _one_by_one(variables[PARAMS], first[-1])
   want = np.square(first).sum() + np.square(second).sum()
   found = outputs[AUX_LOSS]['repeat']['sub']['squares']
-  np.testing.assert_allclose(found, want, rtol=1e-5)
+  np.testing.assert_allclose(found.value, want, rtol=1e-5)
+  assert found.weight == 2 * X / 4
   means = outputs[SUMMARIES]['repeat']['sub']['mean'].value
   # A mean near 0 has no relative precision.
   np.testing.assert_allclose(
@@ -203,6 +206,15 @@ def test_summaries(unpack):
   else:
     found = outputs['mean'].value
   np.testing.assert_allclose(found, want, rtol=1e-5)
+
+
+def test_keys_of_summaries_end_with_their_type_as_in_pax(monkeypatch):
+  monkeypatch.setattr(summaries, '_have_types', True)
+  layer = _repeat(unpack_summaries=True)
+  _, outputs = layer.apply(_variables(layer), INPUTS, mutable=[SUMMARIES])
+  assert set(outputs[SUMMARIES]['sub']) == {
+    f'mean_{i}_scalar' for i in range(X)
+  }
 
 
 def test_each_repeat_drops_other_elements():
