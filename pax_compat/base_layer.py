@@ -102,7 +102,12 @@ from pax_compat.layer_core.sharding import (  # noqa: F401 (for users)
   transpose_one_axis,
   var_partition_specs,
 )
-from pax_compat.layer_core.summaries import SummaryType, key_of, summary_of
+from pax_compat.layer_core.summaries import (
+  SummaryType,
+  key_of,
+  stored,
+  summary_of,
+)
 from pax_compat.layer_core.templates import (  # noqa: F401 (for users)
   assert_has_shape,
   compatible_hparams,
@@ -569,7 +574,7 @@ class BaseLayer(
     summary = summary_of(tensor, summary_type, verbosity)
     key = key_of(name, summary_type)
     newest = dict(init_fn=lambda: None, reduce_fn=lambda _, new: new)
-    self.sow(SUMMARIES, key, summary, **newest)
+    self.sow(SUMMARIES, key, stored(summary), **newest)
 
   def next_prng_key(self, name: str = RANDOM) -> jax.Array:
     """Returns a fresh key of a PRNG stream."""

@@ -316,9 +316,13 @@ class Repeat(base_layer.BaseLayer):
   def _unpack(self, tree: Any) -> Any:
     """Returns stacked summaries, split by repeat if `unpack_summaries`."""
     if not isinstance(tree, dict):
-      return tree
+      return jax.tree.map(self._flat, tree)
     unpacked = {}
     for name, value in tree.items():
+      if isinstance(value, jax.Array) and self.unpack_summaries:
+        # As in Pax, whose keys are in use.
+        unpacked[name] = jnp.split(self._flat(value), self.x_times)
+        continue
       if not is_summary(value):
         unpacked[name] = self._unpack(value)
         continue

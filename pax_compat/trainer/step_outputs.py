@@ -209,7 +209,9 @@ def summaries_by_key(
   collection: Mapping[str, Any], verbosity: int
 ) -> dict[str, summaries.Summary]:
   """Returns the summaries of layers by key; see `split_summaries`."""
-  found = learners.by_path(collection, is_leaf=summaries.is_summary)
+  found = learners.by_path(
+    summaries.typed(collection), is_leaf=summaries.is_summary
+  )
   return {k: x for k, x in found.items() if x.verbosity <= verbosity}
 
 

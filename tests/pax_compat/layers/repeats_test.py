@@ -208,13 +208,27 @@ def test_summaries(unpack):
   np.testing.assert_allclose(found, want, rtol=1e-5)
 
 
-def test_keys_of_summaries_end_with_their_type_as_in_pax(monkeypatch):
+@pytest.mark.parametrize('unpack', [False, True])
+def test_summaries_in_the_form_of_pax(unpack, monkeypatch):
+  layer = _repeat(unpack_summaries=unpack)
+  variables = _variables(layer)
+  want = _one_by_one(variables[PARAMS]).mean(axis=(1, 2))
   monkeypatch.setattr(summaries, '_have_types', True)
-  layer = _repeat(unpack_summaries=True)
-  _, outputs = layer.apply(_variables(layer), INPUTS, mutable=[SUMMARIES])
-  assert set(outputs[SUMMARIES]['sub']) == {
-    f'mean_{i}_scalar' for i in range(X)
-  }
+  _, outputs = layer.apply(variables, INPUTS, mutable=[SUMMARIES])
+  outputs = outputs[SUMMARIES]['sub']
+  assert set(outputs) == {'mean_scalar'}
+  found = outputs['mean_scalar']
+  if unpack:
+    assert [x.shape for x in found] == [(1,)] * X
+    found = jnp.concatenate(found)
+  np.testing.assert_allclose(found, want, rtol=1e-5)
+  by_key = summaries.typed(outputs)
+  if not unpack:
+    np.testing.assert_allclose(by_key['mean_scalar'].value, want, rtol=1e-5)
+  for i in range(X) if unpack else ():
+    np.testing.assert_allclose(
+      by_key[f'mean_{i}_scalar'].value, want[i], rtol=1e-5
+    )
 
 
 def test_each_repeat_drops_other_elements():

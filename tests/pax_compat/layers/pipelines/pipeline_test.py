@@ -296,7 +296,7 @@ def test_names_of_pax(repeats, shared, monkeypatch):
     ]
   for place, value in zip(places, values, strict=True):
     np.testing.assert_allclose(
-      found[f'mean.{place}_scalar'].value, value, rtol=1e-5, atol=1e-7
+      found[f'mean.{place}_scalar'], value, rtol=1e-5, atol=1e-7
     )
   layers = S * (repeats or 1)
   assert len(found) == len(places) + 2 * layers
