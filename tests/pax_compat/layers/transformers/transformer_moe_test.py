@@ -155,7 +155,7 @@ def test_all_experts_without_slots(gated):
     return y * (1 - PADDINGS[..., None])
 
   _close(y, numpy_transformer.residual(X, compute, weights, 'pre'))
-  assert not losses
+  assert losses == {'aux_moe_load_balance_loss': AuxLossStruct(0, 1)}
 
 
 def test_the_gradients_by_finite_differences():
