@@ -90,6 +90,11 @@ from pax_compat.layer_core.layer_fields import (
   WeightSharding,
 )
 from pax_compat.layer_core.layer_trees import LayerTrees
+from pax_compat.layer_core.losses.aux_losses import (  # noqa: F401 (for users)
+  AUX_LOSS,
+  AuxLosses,
+  AuxLossStruct,
+)
 from pax_compat.layer_core.sharding import (  # noqa: F401 (for users)
   SplitDimsMapping,
   shard,
@@ -97,7 +102,12 @@ from pax_compat.layer_core.sharding import (  # noqa: F401 (for users)
   transpose_one_axis,
   var_partition_specs,
 )
-from pax_compat.layer_core.summaries import SummaryType, key_of, summary_of
+from pax_compat.layer_core.summaries import (
+  SummaryType,
+  key_of,
+  stored,
+  summary_of,
+)
 from pax_compat.layer_core.templates import (  # noqa: F401 (for users)
   assert_has_shape,
   compatible_hparams,
@@ -105,7 +115,6 @@ from pax_compat.layer_core.templates import (  # noqa: F401 (for users)
   is_sublayer_template_or_instance,
 )
 from pax_compat.layer_core.weight_groups import (  # noqa: F401 (for users)
-  AuxLossStruct,
   BoxedPartitionSpec,
   WeightHParamsCollection,
   maybe_unbox_value,
@@ -147,7 +156,6 @@ from pax_compat.py_utils.pytypes import (  # noqa: F401 (for users)
 # Names of the variable collections.
 PARAMS = 'params'  # Weights that the learner updates.
 NON_TRAINABLE = 'non_trainable'  # Weights that layers update (`update_var`).
-AUX_LOSS = 'aux_loss'  # Losses that layers add to the task's loss.
 SUMMARIES = 'summaries'  # Values for the summary writer.
 PREFIX_DECODE_CACHE = 'prefix_decoder_cache'  # State of decoders' prefixes.
 INTERMEDIATES = 'intermediates'  # What Flax's `capture_intermediates` records.
@@ -172,7 +180,12 @@ AxisMetadata = flax.core.meta.AxisMetadata
 
 
 class BaseLayer(
-  LayerTrees, DecodeStates, DerivedWeights, PlainFields, nn.Module
+  LayerTrees,
+  DecodeStates,
+  DerivedWeights,
+  AuxLosses,
+  PlainFields,
+  nn.Module,
 ):
   """Base class of all layers.
 
@@ -561,21 +574,7 @@ class BaseLayer(
     summary = summary_of(tensor, summary_type, verbosity)
     key = key_of(name, summary_type)
     newest = dict(init_fn=lambda: None, reduce_fn=lambda _, new: new)
-    self.sow(SUMMARIES, key, summary, **newest)
-
-  def add_aux_loss(
-    self, name: str, value: jax.Array, weight: jax.Array | None = None
-  ):
-    """Adds `value` [] to the loss if the collection `aux_loss` is mutable.
-
-    Args:
-      name: name of the loss within the layer.
-      value: [].
-      weight: no effect on the loss, as in Pax, where it is only the weight of
-        the reported mean.
-    """
-    del weight
-    self.sow(AUX_LOSS, name, value, init_fn=lambda: 0.0, reduce_fn=jnp.add)
+    self.sow(SUMMARIES, key, stored(summary), **newest)
 
   def next_prng_key(self, name: str = RANDOM) -> jax.Array:
     """Returns a fresh key of a PRNG stream."""

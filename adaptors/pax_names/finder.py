@@ -53,7 +53,7 @@ def install(
       weights by default, for code that reads them. As in Pax, that takes the
       time and memory of an array [B, N, T, S].
     pax_summary_keys: whether keys of the collection `summaries` end with the
-      type, as in Pax: `loss_scalar`.
+      type, as in Pax: `loss_scalar`, and values are arrays.
 
   Raises:
     UserError: the real `praxis` or `paxml` is imported already.

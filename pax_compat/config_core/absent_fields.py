@@ -49,7 +49,7 @@ _PRODUCT = (
 )
 _NO_NANS = "it is for Pax's tests"
 _LAST_STAGE = 'a pipeline returns the outputs of its last stage'
-_AUXILIARY = 'the trainer adds auxiliary losses once; leave it out'
+_AUXILIARY = 'total_loss has the auxiliary losses; avg_xent is without them'
 _LOSS = 'use BiTemperedLoss in compute_loss of a model of your own'
 _MASK = 'add_summary of a layer of your own has the mask'
 _ORDER = 'the mesh has the order of the devices'
@@ -94,6 +94,9 @@ _FIELDS: Mapping[str, Mapping[str, AbsentField]] = {
     'pv_einsum_tpl': AbsentField(None, _PRODUCT),
   },
   'PipelinedTransformer': {
+    'pipeline_broadcast_inputs': AbsentField(
+      False, _SCHEDULE, has_no_effect=True
+    ),
     'enable_async_circular_transfer': AbsentField(
       True, _SCHEDULE, has_no_effect=True
     ),

@@ -64,13 +64,6 @@ def var_overwrite_with_gradient(var_hparams: WeightHParams) -> bool:
   return _has(WeightHParamsCollection.OVERWRITE_WITH_GRADIENT, var_hparams)
 
 
-class AuxLossStruct(flax.struct.PyTreeNode):
-  """A loss and its weight, for users' own trees of losses."""
-
-  value: jax.Array
-  weight: jax.Array
-
-
 class BoxedPartitionSpec(flax.struct.PyTreeNode):
   """A PartitionSpec as a tree without leaves."""
 

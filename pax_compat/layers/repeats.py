@@ -17,7 +17,7 @@ from pax_compat.config import REQUIRED, Config
 from pax_compat.layer_core import child_layers
 from pax_compat.layer_core.decode_states import StateFn
 from pax_compat.layer_core.sharding import SplitDimsMapping
-from pax_compat.layer_core.summaries import is_summary
+from pax_compat.layer_core.summaries import is_summary, key_of, name_of
 from pax_compat.layer_core.weight_groups import BoxedPartitionSpec
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
@@ -316,9 +316,13 @@ class Repeat(base_layer.BaseLayer):
   def _unpack(self, tree: Any) -> Any:
     """Returns stacked summaries, split by repeat if `unpack_summaries`."""
     if not isinstance(tree, dict):
-      return tree
+      return jax.tree.map(self._flat, tree)
     unpacked = {}
     for name, value in tree.items():
+      if isinstance(value, jax.Array) and self.unpack_summaries:
+        # As in Pax, whose keys are in use.
+        unpacked[name] = jnp.split(self._flat(value), self.x_times)
+        continue
       if not is_summary(value):
         unpacked[name] = self._unpack(value)
         continue
@@ -327,7 +331,9 @@ class Repeat(base_layer.BaseLayer):
         unpacked[name] = value.replace(value=values)
         continue
       for i, one in enumerate(values):
-        unpacked[f'{name}_{i}'] = value.replace(value=one)
+        kind = value.summary_type
+        key = key_of(f'{name_of(name, kind)}_{i}', kind)
+        unpacked[key] = value.replace(value=one)
     return unpacked
 
 

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from pax_compat import base_layer, checkpoints, errors, learners, tasks_lib
 from pax_compat.input_core import example_rows
+from pax_compat.layer_core.losses import aux_losses
 from pax_compat.learners import branches
 from pax_compat.learners.gradients import gradient_norms
 from pax_compat.nested_map import NestedMap
@@ -341,7 +342,8 @@ class TaskProgram:
       base_layer.ROW_PROBES: probes,
     }
     loss, outputs, non_scalar, updated = self.forward(variables, batch, key)
-    if others and updated.get(base_layer.AUX_LOSS):
+    unread = aux_losses.unread(updated.get(base_layer.AUX_LOSS, {}))
+    if others and jax.tree.leaves(unread):
       raise errors.UserError(
         f'the model has auxiliary losses, and several losses are minimised:'
         f' {self.loss_aggregator.loss_name}, {", ".join(others)}; expected one'

@@ -10,6 +10,7 @@ from clu import metrics as clu_metrics
 
 from pax_compat import base_metrics, errors, learners
 from pax_compat.layer_core import summaries
+from pax_compat.layer_core.losses import aux_losses
 from pax_compat.layer_core.summaries import SummaryType
 from pax_compat.metrics import histograms
 
@@ -138,7 +139,7 @@ def split_metrics(
 def with_loss(
   aggregator: base_metrics.LossAggregator,
   metrics: Mapping[str, Any],
-  aux_losses: Any,
+  losses: Any,
 ) -> tuple[
   jax.Array,
   dict[str, tuple[jax.Array, jax.Array]],
@@ -149,7 +150,8 @@ def with_loss(
   Args:
     aggregator: of the task.
     metrics: the model's.
-    aux_losses: those of layers, which are added to the loss.
+    losses: the collection of auxiliary losses. Those that no layer has read are
+      added to the loss.
 
   Raises:
     UserError: the loss is unknown, or is not one number.
@@ -168,10 +170,11 @@ def with_loss(
       ' losses; expected another name'
     )
   weight = jnp.ones([]) if weight is None else weight
-  found = jax.tree.leaves(aux_losses)
-  if found:
-    aux_loss = sum(map(jnp.sum, found))  # Scanned modules stack theirs.
-    weighted['aux_loss'] = (jnp.asarray(aux_loss, jnp.float32), weight)
+  unread = aux_losses.unread(losses)
+  if jax.tree.leaves(unread):
+    aux_loss = aux_losses.total(unread).value
+    of_model, its_weight = weighted.get('aux_loss', (0.0, weight))
+    weighted['aux_loss'] = (of_model + aux_loss, its_weight)
     loss, reported = loss + aux_loss, reported + aux_loss
   weighted[name] = (jnp.asarray(reported, jnp.float32), weight)
   return loss, weighted, clu
@@ -206,7 +209,9 @@ def summaries_by_key(
   collection: Mapping[str, Any], verbosity: int
 ) -> dict[str, summaries.Summary]:
   """Returns the summaries of layers by key; see `split_summaries`."""
-  found = learners.by_path(collection, is_leaf=summaries.is_summary)
+  found = learners.by_path(
+    summaries.typed(collection), is_leaf=summaries.is_summary
+  )
   return {k: x for k, x in found.items() if x.verbosity <= verbosity}
 
 

@@ -50,7 +50,7 @@ class Difference:
 # instead of their other values.
 _ABSENT_FIELDS = {
   'bi_tempered_loss_tpl': (None, 'the loss is the cross entropy'),
-  'skip_aux_loss': (False, 'the task adds losses of layers, not the network'),
+  'skip_aux_loss': (False, 'total_loss always has the losses of layers'),
   'expert_weight_shards': (1, 'Pax accepts no other value'),
   'attention_mask_summary': (False, 'masks are in no summaries'),
   'decoding_maybe_shard_projections': (False, 'XLA shards decoding steps'),
@@ -63,6 +63,10 @@ _ABSENT_FIELDS = {
   'bf16_accum_in_fp32': (
     False,
     'gradients of float32 weights are summed in float32',
+  ),
+  'pipeline_broadcast_inputs': (
+    False,
+    'XLA overlaps transfers between stages where it can',
   ),
   'enable_async_circular_transfer': (
     True,

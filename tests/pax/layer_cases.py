@@ -31,6 +31,7 @@ class Case:
     method: the method that is called; or a function of the layer, bound, and
       the inputs.
     scale: factor on the weights.
+    mutable: the collections that may change; True for all.
   """
 
   config: Callable[[Any], Any]
@@ -39,6 +40,7 @@ class Case:
   train: bool = True
   method: str | Callable = '__call__'
   scale: float = 1.0
+  mutable: bool | tuple[str, ...] = True
 
 
 @dataclasses.dataclass(frozen=True)

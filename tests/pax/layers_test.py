@@ -56,7 +56,7 @@ def _ours(case, monkeypatch) -> dict[str, np.ndarray]:
         *inputs,
         method=case.method,
         rngs=keys,
-        mutable=True,
+        mutable=case.mutable,
         **named,
       )
       return outputs, updated.get('non_trainable', {})

@@ -92,8 +92,8 @@ def _computed(case, names):
         variables,
         *inputs,
         method=method,
-        mutable=True,
-        rngs={base_layer.RANDOM: jax.random.key(0)},
+        mutable=case.mutable,
+        rngs={base_layer.RANDOM: jax.random.PRNGKey(0)},
         **named,
       )
       kept = updated.get('non_trainable', {})

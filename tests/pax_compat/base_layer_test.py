@@ -16,6 +16,7 @@ from pax_compat.base_layer import (
   RANDOM,
   SKIP_LP_REGULARIZATION,
   SUMMARIES,
+  AuxLossStruct,
   BaseLayer,
   WeightHParams,
   WeightInit,
@@ -300,7 +301,7 @@ def test_summaries_and_aux_losses_are_collected_where_asked_for():
     variables, x, mutable=[SUMMARIES, AUX_LOSS, NON_TRAINABLE]
   )
   assert updates[SUMMARIES]['x'] == Summary(1.0, SummaryType.SCALAR)
-  assert updates[AUX_LOSS] == {'y': 2.0}
+  assert updates[AUX_LOSS] == {'y': AuxLossStruct(2.0, 1.0)}
   with base_layer.eval_mode():
     assert layer.apply(variables, x).shape == (2,)
 
@@ -309,7 +310,7 @@ class Repeats(BaseLayer):
   def __call__(self):
     for value in (1.0, 2.0):
       self.add_summary('x', value)
-      self.add_aux_loss('y', value)
+      self.add_aux_loss('y', value, 0.5)
 
 
 def test_the_last_summary_holds_and_aux_losses_add_up():
@@ -318,7 +319,7 @@ def test_the_last_summary_holds_and_aux_losses_add_up():
   )
   assert updates[1] == {
     SUMMARIES: {'x': Summary(2.0, SummaryType.SCALAR)},
-    AUX_LOSS: {'y': 3.0},
+    AUX_LOSS: {'y': AuxLossStruct(3.0, 1.0)},
   }
 
 

@@ -13,7 +13,6 @@ from pax_compat.config import Config
 from pax_compat.nested_map import NestedMap
 
 _LOSS = 'total_loss'
-_AUX = 'aux_loss'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +56,6 @@ def of_model(
 ) -> Numbers:
   """Returns what a model computes in an evaluation.
 
-  As in Pax, the loss includes the auxiliary losses of layers, and their sum is
-  a metric.
-
   Args:
     model: its config.
     params: its weights by path.
@@ -70,16 +66,10 @@ def of_model(
 
   def loss(params):
     with base_layer.eval_mode():
-      (metrics, _), updated = layer.apply(
+      (metrics, _), _ = layer.apply(
         {base_layer.PARAMS: params}, given, mutable=[base_layer.AUX_LOSS]
       )
-    losses = jax.tree.leaves(updated.get(base_layer.AUX_LOSS, {}))
-    aux = sum(map(jnp.sum, losses), jnp.float32(0))
-    total, weight = metrics[_LOSS]
-    one = jnp.float32(1)
-    metrics = {**metrics, _LOSS: (total + aux, weight)}
-    metrics.setdefault(_AUX, (aux, one))
-    return total + aux, metrics
+    return metrics[_LOSS][0], metrics
 
   grads, metrics = jax.jit(jax.grad(loss, has_aux=True))(_nested(params))
   return Numbers(
@@ -142,6 +132,6 @@ def differences(
 
 def _same_weight(name, ours, pax, tolerances: Tolerances) -> bool:
   wanted = pax.weights[name]
-  if name == _AUX or wanted.dtype.kind == 'V':
+  if wanted.dtype.kind == 'V':
     return True
   return np.allclose(ours.weights[name], wanted, rtol=tolerances.metrics)

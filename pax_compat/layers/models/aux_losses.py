@@ -1,17 +1,16 @@
 """Auxiliary losses as part of a model's own loss.
 
-The trainer adds losses of `add_aux_loss` to the loss that it minimises and
-reports. A model whose loss metric includes them already removes them from the
-collection here.
+A model whose loss metric includes them, but not the `total_loss` of its
+network, removes them from the collection here.
 """
 
 from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from pax_compat import base_layer
+from pax_compat.layer_core.losses import aux_losses
 
 
 def call_and_take(
@@ -25,13 +24,13 @@ def call_and_take(
     **kwargs: likewise.
 
   Returns:
-    The layer's output; and the sum [] of the losses of all layers in it, 0 if
-    they are not collected.
+    The layer's output; and the sum [] of the values of the losses of all layers
+    in it, 0 if they are not collected.
   """
   taken = []
 
   def take(losses):
-    taken.extend(jax.tree.leaves(losses))
+    taken.append(losses)
     return {}
 
   call = nn.map_variables(
@@ -40,4 +39,5 @@ def call_and_take(
     trans_out_fn=take,
     mutable=layer.is_mutable_collection(base_layer.AUX_LOSS),
   )
-  return call(layer), sum(map(jnp.sum, taken), jnp.float32(0.0))
+  output = call(layer)
+  return output, aux_losses.total(taken).value

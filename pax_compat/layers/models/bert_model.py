@@ -33,8 +33,8 @@ class BertModel(base_model.BaseModel):
 
   Metrics are in nats: `total_loss`, also named `loss`; `avg_xent`, also named
   `log_pplx`; `fraction_of_correct_preds`; `num_predictions`; `num_tokens`,
-  without padding; and `num_seqs`, the examples. They exclude auxiliary losses
-  of layers.
+  without padding; `num_seqs`, the examples; and `aux_loss`, the sum of the
+  auxiliary losses of layers, which is part of `total_loss` only.
 
   Attributes:
     lm_tpl: the network; the model makes it bidirectional.
@@ -172,6 +172,8 @@ class BertModel(base_model.BaseModel):
     metrics.fraction_of_correct_preds = metrics.pop(
       'fraction_of_correct_next_step_preds'
     )
+    if 'aux_loss' in metrics:
+      metrics.aux_loss = predictions.aux_loss, predictions.total_weight
     metrics.update(_sizes(input_batch))
     return metrics
 

@@ -62,8 +62,9 @@ class LanguageModel(base_model.BaseModel):
 
   Metrics are in nats: `total_loss`, also named `loss`; `avg_xent`, the mean
   over tokens, also named `log_pplx`; `fraction_of_correct_next_step_preds`;
-  `num_predictions`; and with `word_count` `log_pplx_per_word`, `num_words` and
-  `num_sentences`. They exclude auxiliary losses of layers.
+  `num_predictions`; `aux_loss`, the sum of the auxiliary losses of layers,
+  which is part of `total_loss` only; and with `word_count` `log_pplx_per_word`,
+  `num_words` and `num_sentences`.
 
   Attributes:
     lm_tpl: the network.
@@ -153,9 +154,10 @@ class LanguageModel(base_model.BaseModel):
     metrics = token_models.token_metrics(predictions, labels, weights)
     if self.sum_loss:
       mean, total = metrics.total_loss
+      aux_loss = predictions.get('aux_loss', 0.0)  # Not of tokens.
       # The softmax's sum is more precise than mean times weight.
-      rest = (mean - predictions.avg_xent) * total
-      metrics.total_loss = (predictions.total_xent + rest, total)
+      rest = (mean - aux_loss - predictions.avg_xent) * total
+      metrics.total_loss = (predictions.total_xent + rest + aux_loss, total)
       metrics.loss = metrics.total_loss
     if self.report_strict_acc:
       metrics.acc_strict = token_models.strict_accuracy(

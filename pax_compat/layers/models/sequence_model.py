@@ -36,8 +36,9 @@ class SequenceModel(base_model.BaseModel):
   begin token, and its `labels` end with the end token.
 
   Metrics are in nats: `total_loss`, also named `loss`; `avg_xent`, also named
-  `log_pplx`; `fraction_of_correct_next_step_preds`; and `num_predictions`. They
-  exclude auxiliary losses of layers.
+  `log_pplx`; `fraction_of_correct_next_step_preds`; `num_predictions`; and
+  `aux_loss`, the sum of the auxiliary losses of layers, which is part of
+  `total_loss` only.
 
   Attributes:
     model_tpl: the network.

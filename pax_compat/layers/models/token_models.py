@@ -66,14 +66,15 @@ def token_metrics(
 
   Returns:
     {name: (value, weight)}: `total_loss`, also named `loss`; `avg_xent`, also
-    named `log_pplx`; `fraction_of_correct_next_step_preds`; and
-    `num_predictions`, of weight 1.
+    named `log_pplx`; `fraction_of_correct_next_step_preds`;
+    `num_predictions`, of weight 1; and likewise `aux_loss`, if the predictions
+    have it.
   """
   total = predictions.total_weight
   correct = (predictions.per_example_argmax == labels) * weights
   loss = predictions.get('total_loss', predictions.avg_xent)
   denominator = predictions.get('avg_xent_weight', total)
-  return NestedMap(
+  metrics = NestedMap(
     total_loss=(loss, total),
     loss=(loss, total),
     avg_xent=(predictions.avg_xent, denominator),
@@ -84,6 +85,9 @@ def token_metrics(
     ),
     num_predictions=(total, 1.0),
   )
+  if 'aux_loss' in predictions:
+    metrics.aux_loss = predictions.aux_loss, 1.0
+  return metrics
 
 
 def strict_accuracy(

@@ -32,6 +32,7 @@ from pax_compat.layer_core import child_layers, flop_scopes, sharding
 from pax_compat.layer_core.decode_states import StateFn
 from pax_compat.layer_core.gradients import overwritten
 from pax_compat.layer_core.sharding import SplitDimsMapping
+from pax_compat.layer_core.summaries import stored, typed
 from pax_compat.layers import checkpoint_policy as policies
 from pax_compat.layers.checkpoint_policy import AutodiffCheckpointType
 from pax_compat.layers.input_checks import check_same_form
@@ -410,9 +411,12 @@ class LayerwiseShardablePipelined(base_layer.BaseLayer):
       self.put_variable(AUX_LOSS, 'body', losses)
     if records.get(SUMMARIES):
       summaries = pipeline_records.summaries_of_layers(
-        records[SUMMARIES], schedule, unpack=self.unpack_summaries
+        typed(records[SUMMARIES]),
+        schedule,
+        unpack=self.unpack_summaries,
+        shared=self._repeats is None,
       )
-      self.put_variable(SUMMARIES, 'body', summaries)
+      self.put_variable(SUMMARIES, 'body', stored(summaries))
 
   def init_states(self, *args, **kwargs):
     """Calls `init_states` of all stages."""

@@ -11,7 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pax_compat.layer_core.summaries import Summary, SummaryType, is_summary
+from pax_compat.layer_core.summaries import (
+  Summary,
+  SummaryType,
+  have_pax_keys,
+  is_summary,
+  key_of_layer,
+)
 from pax_compat.layers.pipelines.pipeline_schedule import Schedule
 
 
@@ -28,7 +34,7 @@ def mean_losses(losses: Any, schedule: Schedule) -> Any:
 
 
 def summaries_of_layers(
-  summaries: Any, schedule: Schedule, *, unpack: bool
+  summaries: Any, schedule: Schedule, *, unpack: bool, shared: bool = False
 ) -> dict[str, Any]:
   """Returns the summaries of all layers.
 
@@ -36,19 +42,33 @@ def summaries_of_layers(
     summaries: nested dicts of summaries, of values [L, S, ...].
     schedule: of the pipeline.
     unpack: whether each layer has separate summaries, with its index appended
-      to their names.
+      to their names, or with Pax's keys its repeat and stage.
+    shared: whether the repeats of a stage share their weights. With Pax's keys
+      a scalar is then their mean.
   """
   result = {}
   for name, value in summaries.items():
     if not is_summary(value):
-      result[name] = summaries_of_layers(value, schedule, unpack=unpack)
+      result[name] = summaries_of_layers(
+        value, schedule, unpack=unpack, shared=shared
+      )
       continue
     summary = _over_microbatches(value, schedule)
     if not unpack:
       result[name] = summary
       continue
-    for i, of_layer in enumerate(summary.value):
-      result[f'{name}_{i}'] = summary.replace(value=of_layer)
+    kind = summary.summary_type
+    repeats, values = schedule.repeats, summary.value
+    if shared and kind is SummaryType.SCALAR and have_pax_keys():
+      values = jnp.mean(values.reshape(repeats, -1), axis=0)
+      repeats = 1
+    for i, of_layer in enumerate(values):
+      repeat, stage = divmod(i, schedule.stages)
+      place = f'stage{stage}'
+      if repeats > 1:
+        place = f'circular_layer{repeat}.{place}'
+      key = key_of_layer(name, kind, i, place)
+      result[key] = summary.replace(value=of_layer)
   return result
 
 

@@ -36,7 +36,7 @@ def xent(
   Returns:
     The output of the softmax, and `per_token_xent` [B, T] (weighted), its sum
     over time `per_sequence_xent` [B], and the average `total_loss` [], without
-    auxiliary losses.
+    auxiliary losses of layers.
   """
   output = softmax(
     inputs,

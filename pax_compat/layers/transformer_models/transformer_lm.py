@@ -203,9 +203,9 @@ class TransformerLm(transformer_sharding.TransformerModel):
 
     Returns:
       With labels, the softmax's output, and `per_token_xent` [B, T],
-      `per_sequence_xent` [B], `total_loss` [], and `aux_loss` [], which is not
-      part of it; without labels, `logits`, `log_probs` and `probs` [B, T, V].
-      With `skip_compute_loss`, the layers' output [B, T, D].
+      `per_sequence_xent` [B], `total_loss` [], and `aux_loss` [], which is part
+      of it, and `aux_loss_weight` []; without labels, `logits`, `log_probs` and
+      `probs` [B, T, V]. With `skip_compute_loss`, the layers' output [B, T, D].
 
     Raises:
       UserError: a prefix is given to another model type.

@@ -214,13 +214,14 @@ class TransformerModel(ForwardsDecodeStates, base_layer.BaseLayer):
       create_agreed(self, name, field, **fields)
 
   def _add_aux_loss(self, output: NestedMap):
-    """Adds `aux_loss` [] to the output: the losses of `add_aux_loss` in it.
+    """Adds the auxiliary losses of all layers in it to the output.
 
-    It is 0 if they are not collected. Pax adds it to `total_loss`, too; here,
-    the trainer adds it to the loss of the task.
+    They are `aux_loss` [], `aux_loss_weight` [], both 0 if they are not
+    collected, and a summand of `total_loss`.
     """
-    losses = jax.tree.leaves(self.variables.get(base_layer.AUX_LOSS, {}))
-    output.aux_loss = sum(map(jnp.sum, losses), jnp.float32(0.0))
+    loss = self.total_aux_loss()
+    output.aux_loss, output.aux_loss_weight = loss.value, loss.weight
+    output.total_loss += loss.value
 
   def _keeps_states(self) -> bool:
     """Whether a call fills the decode states."""

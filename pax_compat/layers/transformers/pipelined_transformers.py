@@ -35,9 +35,6 @@ class PipelinedTransformer(WrappedStack):
       time with other layers.
     stream_io: whether the batch is spread over the devices of all stages; see
       `LayerwiseShardablePipelined`.
-    pipeline_broadcast_inputs: in Pax, whether inputs that all stages share move
-      along with the microbatches. Here they do not: stages read them where they
-      are. Both values are valid, and compute the same.
     checkpoint_policy: which values of a stage are saved for the backward pass;
       an `AutodiffCheckpointType` or its name. Its input is always saved.
     unpack_summaries: whether each layer has separate summaries.
@@ -80,7 +77,6 @@ class PipelinedTransformer(WrappedStack):
   pipeline_microbatch_size: int | None = None
   circular_repeat: int = 1
   stream_io: bool = False
-  pipeline_broadcast_inputs: bool = False
   checkpoint_policy: str = AutodiffCheckpointType.SAVE_NOTHING
   unpack_summaries: bool = True
   model_dims: int | None = None

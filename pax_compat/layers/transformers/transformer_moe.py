@@ -285,19 +285,23 @@ class TransformerFeedForwardMoe(FeedForwardBlock):
     return groups
 
   def _all_experts(self, tokens, logits) -> jax.Array:
-    """Returns the outputs [G, S, M] of 'dense_top2'."""
+    """Returns the outputs [G, S, M] of 'dense_top2', whose loss is 0."""
+    self._add_balance_loss(jnp.zeros([]))
     hidden = self._hidden('gsm,emh->egsh', tokens, None)
     outputs = jnp.einsum('egsh,ehm->egsm', hidden, self.theta.wo_0)
     gates = expert_gating.dense_top2_gates(logits).astype(outputs.dtype)
     return jnp.einsum('egsm,gse->gsm', outputs, gates)
 
+  def _add_balance_loss(self, loss: jax.Array):
+    loss = loss * self.moe_load_balance_loss_weight
+    self.add_aux_loss('aux_moe_load_balance_loss', loss)
+    self.add_summary('aux_moe_load_balance_loss', loss)
+
   def _chosen_experts(self, tokens, logits, paddings) -> jax.Array:
     """Returns the outputs [G, S, M] of gating with slots."""
     split = self.activation_split_dims_mapping
     gating = self._gating(logits, paddings)
-    aux_loss = gating.aux_loss * self.moe_load_balance_loss_weight
-    self.add_aux_loss('aux_moe_load_balance_loss', aux_loss)
-    self.add_summary('aux_moe_load_balance_loss', aux_loss)
+    self._add_balance_loss(gating.aux_loss)
     for name, value in gating.summaries.items():
       self.add_summary(name, value)
     dispatch = self.shard(gating.dispatch.astype(tokens.dtype), split.gsec)

@@ -43,6 +43,18 @@ def test_keys_of_pax():
   try:
     assert summaries.key_of('loss', kind) == 'loss_scalar'
     assert summaries.name_of('layer/loss_scalar', kind) == 'layer/loss'
+    one = summaries.key_of_layer('loss_scalar', kind, 3, 'stage1')
+    assert one == 'loss.stage1_scalar'
+    often = summaries.Summary(1.0, kind)
+    seldom = summaries.Summary(2.0, kind, verbosity=3)
+    kept = summaries.stored({'often_scalar': often, 'seldom_scalar': seldom})
+    assert kept == {'often_scalar': 1.0, 'seldom_scalar': seldom}
+    assert summaries.typed({'layer': kept}) == {
+      'layer': {'often_scalar': often, 'seldom_scalar': seldom}
+    }
+    with pytest.raises(errors.UserError, match="'often' does not end with its"):
+      summaries.typed({'often': 1.0})
   finally:
     summaries.use_pax_keys(False)
   assert summaries.name_of('layer/loss_scalar', kind) == 'layer/loss_scalar'
+  assert summaries.key_of_layer('loss', kind, 3, 'stage1') == 'loss_3'

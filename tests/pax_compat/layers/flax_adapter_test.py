@@ -339,7 +339,8 @@ def test_what_inner_layers_tell_reaches_the_outside():
   out, outputs = layer.apply(
     params, np.ones([2, 2], np.float32), mutable=[AUX_LOSS, SUMMARIES]
   )
-  np.testing.assert_allclose(jax.tree.leaves(outputs[AUX_LOSS]), [out.sum()])
+  losses = jax.tree.leaves(outputs[AUX_LOSS])
+  np.testing.assert_allclose(losses, [out.sum(), 1])
   np.testing.assert_allclose(jax.tree.leaves(outputs[SUMMARIES]), [out.mean()])
   np.testing.assert_array_equal(
     layer.apply(params, np.ones([2, 2], np.float32)), out

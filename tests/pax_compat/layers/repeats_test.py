@@ -20,6 +20,7 @@ from pax_compat.base_layer import (
   WeightInit,
 )
 from pax_compat.config import Config, sub_config_field
+from pax_compat.layer_core import summaries
 from pax_compat.layers import activations, linears, repeats, stochastics
 
 B, D, X = 2, 4, 3
@@ -51,7 +52,7 @@ class Body(base_layer.BaseLayer):
     if self.is_mutable_collection(NON_TRAINABLE):
       self.update_var('sum', self.get_var('sum') + jnp.sum(outputs))
     self.add_summary('mean', jnp.mean(outputs))
-    self.add_aux_loss('squares', jnp.sum(jnp.square(outputs)))
+    self.add_aux_loss('squares', jnp.sum(jnp.square(outputs)), 0.25)
     return outputs
 
   def init_states(self, batch_size):
@@ -159,8 +160,9 @@ def test_auxiliary_losses_are_summed():
   _, outputs = layer.apply(variables, INPUTS, mutable=[AUX_LOSS])
   want = np.square(_one_by_one(variables[PARAMS])).sum()
   np.testing.assert_allclose(
-    outputs[AUX_LOSS]['sub']['squares'], want, rtol=1e-5
+    outputs[AUX_LOSS]['sub']['squares'].value, want, rtol=1e-5
   )
+  assert outputs[AUX_LOSS]['sub']['squares'].weight == X / 4
 
 
 def test_auxiliary_losses_of_two_calls_are_summed():
@@ -182,7 +184,8 @@ def test_auxiliary_losses_of_two_calls_are_summed():
   second = _one_by_one(variables[PARAMS], first[-1])
   want = np.square(first).sum() + np.square(second).sum()
   found = outputs[AUX_LOSS]['repeat']['sub']['squares']
-  np.testing.assert_allclose(found, want, rtol=1e-5)
+  np.testing.assert_allclose(found.value, want, rtol=1e-5)
+  assert found.weight == 2 * X / 4
   means = outputs[SUMMARIES]['repeat']['sub']['mean'].value
   # A mean near 0 has no relative precision.
   np.testing.assert_allclose(
@@ -203,6 +206,29 @@ def test_summaries(unpack):
   else:
     found = outputs['mean'].value
   np.testing.assert_allclose(found, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize('unpack', [False, True])
+def test_summaries_in_the_form_of_pax(unpack, monkeypatch):
+  layer = _repeat(unpack_summaries=unpack)
+  variables = _variables(layer)
+  want = _one_by_one(variables[PARAMS]).mean(axis=(1, 2))
+  monkeypatch.setattr(summaries, '_have_types', True)
+  _, outputs = layer.apply(variables, INPUTS, mutable=[SUMMARIES])
+  outputs = outputs[SUMMARIES]['sub']
+  assert set(outputs) == {'mean_scalar'}
+  found = outputs['mean_scalar']
+  if unpack:
+    assert [x.shape for x in found] == [(1,)] * X
+    found = jnp.concatenate(found)
+  np.testing.assert_allclose(found, want, rtol=1e-5)
+  by_key = summaries.typed(outputs)
+  if not unpack:
+    np.testing.assert_allclose(by_key['mean_scalar'].value, want, rtol=1e-5)
+  for i in range(X) if unpack else ():
+    np.testing.assert_allclose(
+      by_key[f'mean_{i}_scalar'].value, want[i], rtol=1e-5
+    )
 
 
 def test_each_repeat_drops_other_elements():

@@ -240,7 +240,7 @@ def _check(params, is_gated=False, do_eval=False):
       layer.variables, x, paddings, mutable=[base_layer.AUX_LOSS]
     )
     [aux_loss] = collections[base_layer.AUX_LOSS].values()
-    return {'y': y, 'aux_loss': aux_loss}
+    return {'y': y, 'aux_loss': aux_loss.value}
 
   inputs = [X, SEGMENT_IDS]
   parity.check_pair(

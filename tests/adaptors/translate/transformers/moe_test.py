@@ -63,7 +63,7 @@ def _call(layer, x, paddings):
     layer.variables, x, paddings, mutable=[base_layer.AUX_LOSS]
   )
   [aux_loss] = collections[base_layer.AUX_LOSS].values()
-  return {'y': y, 'aux_loss': aux_loss}
+  return {'y': y, 'aux_loss': aux_loss.value}
 
 
 @pytest.mark.parametrize(

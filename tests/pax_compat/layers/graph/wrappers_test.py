@@ -82,7 +82,8 @@ def test_stacked_arguments_meet_a_layer_each():
   expected = np.tanh(np.einsum('xbi,xij->xbj', inputs, w)) + inputs
   np.testing.assert_allclose(got[0], expected, rtol=1e-4)
   np.testing.assert_allclose(got[1], inputs * 2)
-  [losses] = jax.tree.leaves(updated)
+  losses, weights = jax.tree.leaves(updated)
+  np.testing.assert_array_equal(weights, np.ones(X))
   np.testing.assert_allclose(losses.sum(), inputs.sum(), rtol=1e-4)
 
 

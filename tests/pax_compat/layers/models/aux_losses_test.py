@@ -60,7 +60,7 @@ def test_losses_are_taken_with_their_gradients(child, weights, factor):
   assert y == 5 * factor
   np.testing.assert_allclose(taken, (w**2).sum())
   np.testing.assert_allclose(jax.tree.leaves(gradient)[0], 2 * w)
-  assert jax.tree.leaves(left) == [7]
+  assert jax.tree.leaves(left) == [7, 1]
 
 
 def test_nothing_is_taken_where_nothing_is_collected():

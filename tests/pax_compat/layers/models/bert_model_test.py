@@ -56,6 +56,7 @@ def test_metrics(params, fill):
       **dict.fromkeys(('total_loss', 'loss', 'avg_xent', 'log_pplx'), mean),
       'fraction_of_correct_preds': (right / total, total),
       'num_predictions': (total, 1),
+      'aux_loss': (0, total),
       'num_tokens': (sum(LENGTHS), 1),
       'num_seqs': (3, 1),
     },

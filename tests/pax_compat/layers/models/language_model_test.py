@@ -44,6 +44,7 @@ def _want(params, data):
     **dict.fromkeys(('total_loss', 'loss', 'avg_xent', 'log_pplx'), mean),
     'fraction_of_correct_next_step_preds': (right / total, total),
     'num_predictions': (total, 1),
+    'aux_loss': (0, 1),
     'log_pplx_per_word': (nats / words, words),
     'num_words': (words, 1),
     'num_sentences': (len(LENGTHS), 1),

@@ -72,6 +72,7 @@ def test_metrics(fill):
       **dict.fromkeys(('total_loss', 'loss', 'avg_xent', 'log_pplx'), mean),
       'fraction_of_correct_next_step_preds': (right / total, total),
       'num_predictions': (total, 1),
+      'aux_loss': (0, 1),
     },
   )
   np.testing.assert_allclose(outputs.scores[:3], -of_rows, rtol=1e-5)

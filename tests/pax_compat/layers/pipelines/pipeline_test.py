@@ -22,6 +22,7 @@ from pax_compat.base_layer import (
   WeightInit,
 )
 from pax_compat.config import REQUIRED, Config
+from pax_compat.layer_core import summaries
 from pax_compat.layer_core.summaries import SummaryType
 from pax_compat.layers import linears, stochastics
 from pax_compat.layers.pipelines import pipeline
@@ -64,7 +65,7 @@ class Body(base_layer.BaseLayer):
     self.add_summary('mean', mean)
     self.add_summary('all', outputs[:, 0], SummaryType.HISTOGRAM)
     self.add_summary('text', 'a stage', SummaryType.TEXT)
-    self.add_aux_loss('squares', jnp.mean(jnp.square(outputs)))
+    self.add_aux_loss('squares', jnp.mean(jnp.square(outputs)), 0.5)
     return outputs
 
   def init_states(self, batch_size):
@@ -150,7 +151,8 @@ def test_outputs_and_updates(parts, repeats):
   )
   losses = np.square(each).mean(axis=(1, 2, 3)).sum()
   found = updates[AUX_LOSS]['body']['squares']
-  np.testing.assert_allclose(found, losses, rtol=1e-5)
+  np.testing.assert_allclose(found.value, losses, rtol=1e-5)
+  np.testing.assert_allclose(found.weight, 0.5 * len(each), rtol=1e-5)
   summaries = updates[SUMMARIES]['body']
   assert len(summaries) == 3 * len(each)
   for i, outputs in enumerate(each):
@@ -177,7 +179,7 @@ def test_gradients(repeats, policy):
     y, updates = layer.apply(
       {**variables, PARAMS: params}, x, factors, mutable=[AUX_LOSS]
     )
-    return jnp.sum(jnp.sin(y)) + updates[AUX_LOSS]['body']['squares']
+    return jnp.sum(jnp.sin(y)) + updates[AUX_LOSS]['body']['squares'].value
 
   def one_by_one(params, x, factors):
     loss = 0.0
@@ -244,8 +246,8 @@ def test_losses_of_two_calls_are_summed():
     for tree in (updates, again, {AUX_LOSS: both[AUX_LOSS]['pipeline']})
   )
   np.testing.assert_allclose(
-    total['body']['squares'],
-    first['body']['squares'] + second['body']['squares'],
+    jax.tree.leaves(total['body']['squares']),
+    np.add(*(jax.tree.leaves(x['body']['squares']) for x in (first, second))),
     rtol=1e-5,
   )
   np.testing.assert_allclose(
@@ -265,6 +267,41 @@ def test_one_summary_of_all_stages():
     each.mean(axis=(1, 2, 3)),
     rtol=1e-4,
   )
+
+
+@pytest.mark.parametrize(
+  'repeats, shared', [(None, False), (2, False), (2, True)]
+)
+def test_names_of_pax(repeats, shared, monkeypatch):
+  fields = {
+    'num_microbatches': 3,
+    **({'share_weights': True} if shared else {}),
+  }
+  layer = _layer(repeats=repeats, **fields)
+  variables = _variables(layer)
+  _, plain = layer.apply(variables, X, mutable=[SUMMARIES])
+  plain = plain[SUMMARIES]['body']
+  monkeypatch.setattr(summaries, '_have_types', True)
+  _, updates = layer.apply(variables, X, mutable=[SUMMARIES])
+  found = updates[SUMMARIES]['body']
+  values = np.array(
+    [plain[f'mean_{i}'].value for i in range(S * (repeats or 1))]
+  )
+  places = [f'stage{s}' for s in range(S)]
+  if shared:
+    values = values.reshape(2, S).mean(axis=0)
+  elif repeats:
+    places = [
+      f'circular_layer{r}.{place}' for r in range(2) for place in places
+    ]
+  for place, value in zip(places, values, strict=True):
+    np.testing.assert_allclose(
+      found[f'mean.{place}_scalar'], value, rtol=1e-5, atol=1e-7
+    )
+  layers = S * (repeats or 1)
+  assert len(found) == len(places) + 2 * layers
+  place = 'circular_layer1.stage0' if repeats else 'stage1'
+  assert f'text.{place}_text' in found and f'all.{place}_histogram' in found
 
 
 def test_evaluation_leaves_statistics_as_they_are():
@@ -494,7 +531,7 @@ def test_layers_of_a_stage_may_share_their_weights():
     averages = 0.5 * (averages + means[repeat, :, m])
   stored = updates[NON_TRAINABLE]['body']['average']
   np.testing.assert_allclose(stored, averages, rtol=1e-4, atol=1e-6)
-  loss = updates[AUX_LOSS]['body']['squares']
+  loss = updates[AUX_LOSS]['body']['squares'].value
   wanted_loss = np.square(each).mean(axis=(1, 2, 3)).sum()
   np.testing.assert_allclose(loss, wanted_loss, rtol=1e-5)
 

@@ -68,8 +68,8 @@ def test_losses_of_training():
   found = losses(None)
   assert set(found) == {'quant_loss', 'kurt_loss'}
   # The kurtosis of normal numbers is 3.
-  assert abs(found['kurt_loss'] - 0.5 * 1.2**2) < 0.2
-  assert found['quant_loss'] > 0
+  assert abs(found['kurt_loss'].value - 0.5 * 1.2**2) < 0.2
+  assert found['quant_loss'].value > 0
   assert not losses(jnp.int8)
   with base_layer.eval_mode(True):
     assert not losses(None)

@@ -231,7 +231,7 @@ def test_a_cell_of_the_users_own():
     kept[SUMMARIES]['cell']['mean'].value, X.mean((0, 2)), atol=1e-6
   )
   np.testing.assert_allclose(
-    kept[AUX_LOSS]['cell']['total'], X.sum(), rtol=1e-5
+    kept[AUX_LOSS]['cell']['total'].value, X.sum(), rtol=1e-5
   )
 
 

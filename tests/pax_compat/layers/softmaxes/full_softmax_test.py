@@ -199,8 +199,8 @@ def test_z_loss(chunk_size):
     out, collected = layer.apply(
       variables, X, CLASS_WEIGHTS, IDS, mutable=[AUX_LOSS, SUMMARIES]
     )
-    (aux_loss,) = jax.tree.leaves(collected[AUX_LOSS])
-    return out.avg_xent + aux_loss, (out, collected)
+    aux_loss = collected[AUX_LOSS]['aux_z_loss']
+    return out.avg_xent + aux_loss.value, (out, collected)
 
   gradients, (out, collected) = jax.grad(loss, has_aux=True)(_variables())
   want = 0.2 * (_log_z(LOGITS) ** 2 * CLASS_WEIGHTS).sum() / 3.5

@@ -409,14 +409,16 @@ def test_mistakes_are_named(fields, given, message):
     layer.init(jax.random.key(0), IDS, NO_PADDINGS, **given)
 
 
-def test_auxiliary_losses_are_left_to_who_collects_them():
+def test_auxiliary_losses_are_part_of_the_total():
   softmax = embedding_softmax.SharedEmbeddingSoftmax.config(z_loss_weight=0.1)
   layer, weights = _model(softmax_tpl=softmax)
   output, updates = layer.apply(
     {PARAMS: weights}, IDS, PADDINGS, LABELS, mutable=[base_layer.AUX_LOSS]
   )
-  (aux,) = jax.tree.leaves(updates[base_layer.AUX_LOSS])
-  assert aux == output.z_loss and output.total_loss == output.avg_xent
+  value, weight = jax.tree.leaves(updates[base_layer.AUX_LOSS])
+  assert (value, weight) == (output.z_loss, 1)
+  assert (output.aux_loss, output.aux_loss_weight) == (output.z_loss, 1)
+  assert output.total_loss == output.avg_xent + output.z_loss
 
 
 @pytest.mark.parametrize('repeated', [False, True])

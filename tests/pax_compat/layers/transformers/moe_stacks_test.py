@@ -11,6 +11,7 @@ import pytest
 from pax_compat import base_layer, errors
 from pax_compat.base_layer import AUX_LOSS, PARAMS, SUMMARIES
 from pax_compat.configs import config_text
+from pax_compat.layer_core.losses import aux_losses
 from pax_compat.layers.transformer_models import glam
 from pax_compat.layers.transformers.stacked_transformers import (
   StackedTransformer,
@@ -265,7 +266,7 @@ def test_weights_of_experts_are_split_and_stacked():
   assert base_layer.unbox(boxed)['wo_0'].shape == (2, 3, 8, D)
 
 
-def test_a_model_returns_its_auxiliary_loss_beside_the_total():
+def test_a_model_adds_its_auxiliary_losses():
   lm = glam.GlamUniTransformerLmHParams(
     vocab_size=8,
     model_dim=4,
@@ -288,7 +289,11 @@ def test_a_model_returns_its_auxiliary_loss_beside_the_total():
     weights = {PARAMS: base_layer.unbox(init(jax.random.key(0)))[PARAMS]}
     plain = jax.jit(call)()
     output, updates = jax.jit(lambda: call(mutable=[AUX_LOSS]))()
-  losses = jax.tree.leaves(updates[AUX_LOSS])
-  np.testing.assert_allclose(output.aux_loss, sum(map(jnp.sum, losses)))
-  assert output.aux_loss > 0 == plain.aux_loss
-  assert output.total_loss == plain.total_loss
+  losses = jax.tree.leaves(updates[AUX_LOSS], is_leaf=aux_losses.is_aux_loss)
+  values, weights = zip(*((x.value, x.weight) for x in losses), strict=True)
+  np.testing.assert_allclose(output.aux_loss, sum(map(jnp.sum, values)))
+  assert output.aux_loss_weight == sum(map(jnp.sum, weights)) == 3
+  assert output.aux_loss > 0 == plain.aux_loss == plain.aux_loss_weight
+  np.testing.assert_allclose(
+    output.total_loss, plain.total_loss + output.aux_loss, rtol=1e-6
+  )

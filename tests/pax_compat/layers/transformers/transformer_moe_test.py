@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from pax_compat import base_layer, errors
-from pax_compat.base_layer import AUX_LOSS, PARAMS, RANDOM, SUMMARIES
+from pax_compat.base_layer import (
+  AUX_LOSS,
+  PARAMS,
+  RANDOM,
+  SUMMARIES,
+  AuxLossStruct,
+)
 from pax_compat.layer_core.weight_init import WeightInit
 from pax_compat.layers import activations, stochastics
 from pax_compat.layers.transformers.transformer_moe import (
@@ -100,8 +106,9 @@ def test_top2(policy, gated):
   _close(y, numpy_transformer.residual(X, compute, weights, policy))
   [(combine, loss)] = seen
   name = 'aux_moe_load_balance_loss'
-  np.testing.assert_allclose(losses[name], 0.3 * loss, rtol=1e-5)
-  np.testing.assert_allclose(summaries[name], losses[name])
+  np.testing.assert_allclose(losses[name].value, 0.3 * loss, rtol=1e-5)
+  assert losses[name].weight == 1
+  np.testing.assert_allclose(summaries[name], losses[name].value)
   none = (combine == 0).all((2, 3))[_grouped(PADDINGS) == 0]
   np.testing.assert_allclose(summaries['dispatch_0'], none.mean(), rtol=1e-6)
 
@@ -127,7 +134,7 @@ def test_experts_choose(gating):
     return _experts(x, weights, counts) * (1 - PADDINGS[..., None])
 
   _close(y, numpy_transformer.residual(X, compute, weights, 'pre'))
-  assert losses == {'aux_moe_load_balance_loss': 0}
+  assert losses == {'aux_moe_load_balance_loss': AuxLossStruct(0, 1)}
 
 
 @pytest.mark.parametrize('gated', [False, True])
@@ -148,7 +155,7 @@ def test_all_experts_without_slots(gated):
     return y * (1 - PADDINGS[..., None])
 
   _close(y, numpy_transformer.residual(X, compute, weights, 'pre'))
-  assert not losses
+  assert losses == {'aux_moe_load_balance_loss': AuxLossStruct(0, 1)}
 
 
 def test_the_gradients_by_finite_differences():
@@ -159,9 +166,8 @@ def test_the_gradients_by_finite_differences():
   @jax.jit
   def loss(weights):
     y, updates = layer.apply({PARAMS: weights}, X, PADDINGS, mutable=[AUX_LOSS])
-    return (
-      jnp.sum(jnp.square(y)) + updates[AUX_LOSS]['aux_moe_load_balance_loss']
-    )
+    aux_loss = updates[AUX_LOSS]['aux_moe_load_balance_loss']
+    return jnp.sum(jnp.square(y)) + aux_loss.value
 
   def moved(step):
     w = jax.tree.map(lambda w, d: w + step * d, weights, direction)
@@ -408,8 +414,8 @@ def test_half_precision():
   assert y.dtype == jnp.bfloat16
   want, _, losses, _ = _run(_config(), paddings=None)
   [loss], [want_loss] = updates[AUX_LOSS].values(), losses.values()
-  assert loss.dtype == jnp.float32
-  np.testing.assert_allclose(loss, want_loss, rtol=0.05)
+  assert loss.value.dtype == jnp.float32
+  np.testing.assert_allclose(loss.value, want_loss.value, rtol=0.05)
   # Single tokens may go elsewhere, as gates that are nearly equal swap places.
   away = np.abs(y.astype(np.float32) - want).max(-1) > 0.1
   assert away.mean() < 0.2

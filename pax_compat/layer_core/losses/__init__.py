@@ -1,0 +1,1 @@
+"""Losses that layers add to the loss of their model."""
