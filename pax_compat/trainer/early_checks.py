@@ -16,7 +16,11 @@ from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer import program, row_weights
 from pax_compat.trainer.evaluating import batch_results, example_metrics
-from pax_compat.trainer.feeding import dataset_inputs, first_batch
+from pax_compat.trainer.feeding import (
+  agreement,
+  dataset_inputs,
+  first_batch,
+)
 
 
 def check(
@@ -65,6 +69,7 @@ def _check_dataset(
   batch = first_batch.peeked(data)
   if batch is None:
     raise errors.UserError(f'the dataset {data.name!r} has no batch\n  {where}')
+  agreement.warn_of_equal_batches(data, batch)
   batch = host_fields.for_devices(batch, data.is_host_field)
   try:
     if step is not task_program.decode_step:
