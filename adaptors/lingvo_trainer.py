@@ -1,4 +1,4 @@
-"""Runs Lingvo's own trainer, with repaired native ops if needed.
+r"""Runs Lingvo's own trainer, with repaired native ops if needed.
 
     python -m adaptors.lingvo_trainer --model=lm.my_params.MyModel \
         --logdir=/tmp/run --run_locally=cpu --mode=sync
@@ -27,10 +27,13 @@ def main(argv: list[str]) -> None:
     argv: the program's name and its flags.
 
   Raises:
-    UserError: a flag selects an accelerator, `--lingvo_source` is not a
-      checkout, or Lingvo or a module of `--import_modules` cannot be loaded.
+    UserError: `--model` is missing, a flag selects an accelerator,
+      `--lingvo_source` is not a checkout, or Lingvo or a module of
+      `--import_modules` cannot be loaded.
   """
   own, sys.argv = _own_flags(argv)
+  if not own.model:
+    raise errors.UserError('--model is required; see --help')
   if own.run_locally in ('gpu', 'tpu'):
     raise errors.UserError(
       f'--run_locally={own.run_locally} is not possible here: TensorFlow does'
@@ -88,6 +91,9 @@ def _own_flags(argv: list[str]) -> tuple[flags.FlagValues, list[str]]:
 
 
 if __name__ == '__main__':
+  if any(arg.startswith(('--help', '-help')) for arg in sys.argv):
+    print(__doc__)
+    sys.exit()
   try:
     main(sys.argv)
   except errors.UserError as e:

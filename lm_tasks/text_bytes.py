@@ -6,6 +6,7 @@ the Grain dataset returned by `blocks`. They are templates for your own inputs.
 Legend: B examples per batch, T bytes per example.
 """
 
+import functools
 import os
 import pathlib
 from typing import Any
@@ -52,9 +53,10 @@ class BytesInput(_ByteTexts, indexed_input.IndexedInput):
   path: str = REQUIRED
   seq_len: int = REQUIRED
 
-  def __post_init__(self):
-    super().__post_init__()
-    self._text = _mapped(self.path)
+  @functools.cached_property
+  def _text(self) -> np.ndarray:
+    # Opened when it is read: texts are converted to ids without the file.
+    return _mapped(self.path)
 
   @property
   def num_examples(self) -> int:
@@ -123,4 +125,6 @@ def _mapped(path: str | os.PathLike) -> np.ndarray:
       return np.zeros(0, np.uint8)
     return np.memmap(path, np.uint8, mode='r')
   except OSError as e:
-    raise errors.UserError(f'the text cannot be read: {e}') from e
+    raise errors.UserError(
+      f'the text {pathlib.Path(path).absolute()} cannot be read: {e.strerror}'
+    ) from e

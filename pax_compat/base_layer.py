@@ -582,3 +582,5 @@ class BaseLayer(
 
 
 BaseLayerApi = BaseLayer
+# Subclasses declare theirs; older code has `HParams(BaseLayer.HParams)`.
+config_lib.declare_hparams(BaseLayer)

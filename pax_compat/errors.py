@@ -143,11 +143,22 @@ def missing_module(name: str, error: Exception) -> str | None:
     return None
   if missing != name and not name.startswith(missing + '.'):
     return None
-  package, _, last = missing.rpartition('.')
   text = f'module {name} not found'
+  if name.endswith('.py'):
+    return f'{text}; expected the name of a module, not of its file: ' + (
+      _name_of_file(pathlib.PurePath(name))
+    )
+  package, _, last = missing.rpartition('.')
   if missing != name:
     text += f': {missing} is missing'
   return text + did_you_mean(last, _modules_in(package))
+
+
+def _name_of_file(path: pathlib.PurePath) -> str:
+  """Returns how the module of a file is named, and found."""
+  if path.is_absolute():
+    return f'{path.stem}, with {path.parent} on PYTHONPATH'
+  return '.'.join(path.with_suffix('').parts)
 
 
 def _modules_in(package: str) -> set[str]:

@@ -53,6 +53,9 @@ def run(
   logging.set_verbosity(logging.INFO)
   logging.get_absl_handler().addFilter(_is_for_users)
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+  program = sys.modules['__main__']  # Its docstring is shown by --help.
+  if not program.__doc__ and main.__module__ in sys.modules:
+    program.__doc__ = sys.modules[main.__module__].__doc__
   parse = functools.partial(_parse, define_flags)
   app.run(functools.partial(exit_on_user_error, main), flags_parser=parse)
 

@@ -216,5 +216,8 @@ class IndexedInput(epoch_input.EpochInput):
     self.check(
       not differ,
       f'{self.name} cannot continue after {examples_read} examples:'
-      f' {", ".join(differ)} (input_random_seed is None without shuffling)',
+      f' {", ".join(differ)} (input_random_seed is None without shuffling);'
+      ' expected the same data. A run with other data begins in a new'
+      ' --job_log_dir, from a checkpoint of this one:'
+      ' task.train.init_from_checkpoint_rules',
     )

@@ -143,13 +143,25 @@ def _datasets(
 def _source(
   job: JobOptions, task: tasks_lib.SingleTask, folder: Any
 ) -> tuple[JobOptions, Any]:
-  """Returns the options, and the folder of the run with the checkpoints."""
+  """Returns the options, and the folder of the run with the checkpoints.
+
+  Raises:
+    UserError: a folder with a single checkpoint was given.
+  """
   given, writer = job.restore_dir, task.create_infer_writer()
   if job.mode == INFER and writer is not None:
     given = given or writer.restore_checkpoint_dir or None
     if not job.steps and writer.restore_checkpoint_step is not None:
       job = dataclasses.replace(job, steps=(writer.restore_checkpoint_step,))
-  return job, folder if given is None else job_dir.answering_path(given)
+  if given is None:
+    return job, folder
+  source = job_dir.answering_path(given)
+  if source.name.isdigit() and source.parent.name == stored.FOLDER:
+    raise errors.UserError(
+      f'{source} is one checkpoint; expected the folder of its run,'
+      f' {source.parent.parent}, and --restore_checkpoint_step={source.name}'
+    )
+  return job, source
 
 
 def _described(job: JobOptions, source: Any) -> str:

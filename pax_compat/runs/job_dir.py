@@ -95,8 +95,9 @@ def checked_path(path: str | os.PathLike) -> Any:
   """Returns the absolute path; nothing is read or written.
 
   Args:
-    path: a folder or file, absolute or relative to the working directory, or a
-      URL `gs://bucket/folder`.
+    path: a folder or file, absolute, relative to the working directory, or in
+      the home folder, `~/folder` (shells leave the tilde of `--flag=~/folder`
+      as it is); or a URL `gs://bucket/folder`.
 
   Returns:
     A `pathlib.Path`, or the `etils.epath.Path` of a URL.
@@ -108,6 +109,8 @@ def checked_path(path: str | os.PathLike) -> Any:
     return remote.path_of(path)
   local = pathlib.Path(path)
   remote.refuse_mangled(local)
+  if local.parts[:1] == ('~',):
+    local = local.expanduser()
   return local.absolute()
 
 
@@ -183,6 +186,7 @@ def _owner(folder: Any) -> str | None:
     raise errors.UserError(
       f'--job_log_dir={folder} contains checkpoints, but not the'
       f' {_EXPERIMENT_FILE} with the name of their experiment; nothing was'
-      ' changed in it. Give another --job_log_dir'
+      ' changed in it. Copy that file, too, from the folder of their run, or'
+      ' give another --job_log_dir'
     )
   return None

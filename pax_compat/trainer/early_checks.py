@@ -9,13 +9,18 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
 from pax_compat import base_input, errors
-from pax_compat.input_core import host_fields
+from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
-from pax_compat.trainer import program
+from pax_compat.trainer import program, row_weights
 from pax_compat.trainer.evaluating import batch_results, example_metrics
-from pax_compat.trainer.feeding import dataset_inputs, first_batch
+from pax_compat.trainer.feeding import (
+  agreement,
+  dataset_inputs,
+  first_batch,
+)
 
 
 def check(
@@ -64,12 +69,13 @@ def _check_dataset(
   batch = first_batch.peeked(data)
   if batch is None:
     raise errors.UserError(f'the dataset {data.name!r} has no batch\n  {where}')
+  agreement.warn_of_equal_batches(data, batch)
   batch = host_fields.for_devices(batch, data.is_host_field)
   try:
     if step is not task_program.decode_step:
       task_program.check_rows(batch)
     with first_batch.tried(batch, data):
-      step.eval_shape(
+      traced = step.trace(
         task_program.abstract_state.mdl_vars,
         _shapes(task_program, batch),
         np.uint32(0),
@@ -80,6 +86,26 @@ def _check_dataset(
   except Exception as e:
     e.add_note(where)
     raise
+  if step is not task_program.decode_step and example_rows.WEIGHTS in batch:
+    _warn_of_unused_weights(task_program, traced, data.name)
+
+
+def _warn_of_unused_weights(
+  task_program: program.TaskProgram, traced: jax.stages.Traced, name: str
+):
+  """Warns if rows of padding would count in the loss of an evaluation."""
+  loss_name = task_program.loss_aggregator.loss_name
+  if not row_weights.eval_loss_uses_weights(traced, loss_name):
+    logging.warning(
+      '%s.compute_loss does not use %s of the dataset %r: padding rows, which'
+      ' fill its last batch, count in the loss %r as examples do; expected a'
+      ' mean of the examples by these weights, which are 0 for padding, and'
+      ' their sum as its weight',
+      type(task_program.model).__name__,
+      example_rows.WEIGHTS,
+      name,
+      loss_name,
+    )
 
 
 def _shapes(task_program: program.TaskProgram, batch: NestedMap) -> NestedMap:

@@ -11,6 +11,7 @@ from pax_compat import base_layer, errors, learners
 from pax_compat.config_core.context_values import set_within
 from pax_compat.layer_core.gradients import overwritten
 from pax_compat.learners import sgf
+from pax_compat.learners.step import overwritten_paths
 
 # (batch, key, weights, probes) -> the loss [], or several by name; and
 # (outputs, updated variables, other summaries).
@@ -46,11 +47,7 @@ def of_step(
     UserError: the learner's `stochastic_gradient` does not support the task.
   """
   others = learner.losses_of(weight_metas)
-  replaced = {
-    path
-    for path, weight in weight_metas.items()
-    if base_layer.var_overwrite_with_gradient(weight)
-  }
+  replaced = overwritten_paths(weight_metas)
   loss_fn = _knowing_replaced(loss_fn, replaced)
   stochastic = learner.stochastic_gradient
   if stochastic is None:

@@ -82,10 +82,54 @@ def uses_weights(task_program: Any, batch: NestedMap) -> bool:
       shapes(task_program.abstract_state.mdl_vars),
       jax.eval_shape(lambda: jax.random.key(0)),
     ).jaxpr
+  return _use_weights(jaxpr, jaxpr.outvars, batch, jaxpr.invars)
+
+
+def eval_loss_uses_weights(traced: jax.stages.Traced, loss_name: str) -> bool:
+  """Returns whether an evaluated loss depends on weights or paddings.
+
+  Args:
+    traced: the evaluation step, a function of variables, a batch and a number.
+    loss_name: name of the loss among the metrics.
+  """
+  jaxpr = traced.jaxpr.jaxpr
+  (_, batch, _), _ = traced.args_info
+  variables = jax.tree.unflatten(
+    jax.tree.structure(traced.args_info), jaxpr.invars
+  )
+  outputs = jax.tree.unflatten(
+    jax.tree.structure(traced.out_info), jaxpr.outvars
+  )
+  return _use_weights(
+    jaxpr,
+    jax.tree.leaves(outputs.weighted[loss_name]),
+    batch,
+    jax.tree.leaves(variables[0][1]),
+  )
+
+
+def _use_weights(
+  jaxpr: Any, results: list[Any], batch: NestedMap, leaves: list[Any]
+) -> bool:
+  """Returns whether variables of a jaxpr depend on weights of a batch.
+
+  Args:
+    jaxpr: the computation.
+    results: variables that it computes.
+    batch: the batch.
+    leaves: the variables of its leaves, of which there may be more.
+  """
+  wanted = set(map(id, results))
   # Also within functions that are jitted or rematerialized.
-  _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+  _, used = partial_eval.dce_jaxpr(
+    jaxpr, [id(var) in wanted for var in jaxpr.outvars]
+  )
+  needed = {
+    id(var) for var, is_used in zip(jaxpr.invars, used, strict=True) if is_used
+  }
   paths, _ = jax.tree.flatten_with_path(batch)
   return any(
-    is_used and (example_rows.is_weight(path) or example_rows.is_padding(path))
-    for (path, _), is_used in zip(paths, used, strict=False)
+    id(var) in needed
+    and (example_rows.is_weight(path) or example_rows.is_padding(path))
+    for (path, _), var in zip(paths, leaves, strict=False)
   )

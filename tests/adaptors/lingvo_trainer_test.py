@@ -86,7 +86,14 @@ def test_mistakes_are_told_without_a_traceback(tmp_path):
   for flags, message in (
     (['--model=a.b.C', '--lingvo_source=/nowhere'], 'not a source checkout'),
     (['--model=a.b.C', '--run_locally=gpu'], 'does not see accelerators'),
+    ([], '--model is required; see --help'),
   ):
     done = _trainer(tmp_path, *flags)
     assert done.returncode == 2
     assert message in done.stderr and 'Traceback' not in done.stderr
+
+
+def test_help_is_the_description_of_the_command(tmp_path):
+  done = _trainer(tmp_path, '--help')
+  assert done.returncode == 0
+  assert done.stdout.startswith("Runs Lingvo's own trainer")

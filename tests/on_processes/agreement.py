@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+from absl import logging
 
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
@@ -54,6 +55,27 @@ def _check_batches(hosts, host, batches):
       print('same')
     except errors.UserError as e:
       print(e)
+
+
+def warn_of_equal_batches():
+  """Prints the warnings about first batches of three processes."""
+  warnings = []
+  logging.warning = lambda text, *args: warnings.append(text % args)
+  me = jax.process_index()
+  for hosts, host, x, weight in (
+    (3, me, me, 1.0),
+    (3, me, max(me, 1), 1.0),
+    (3, me, max(me, 1), float(me)),  # That of host 0 is padding.
+    (2, me // 2, me // 2, 1.0),
+    (1, 0, 0, 1.0),
+  ):
+    data = lines.Rows(
+      name='Train', num_infeed_hosts=hosts, infeed_host_index=host
+    )
+    agreement.warn_of_equal_batches(
+      data, NestedMap(x=np.array([x]), eval_sample_weights=np.array([weight]))
+    )
+  print('\n'.join(warnings))
 
 
 class Numbers(base_input.BaseInput):

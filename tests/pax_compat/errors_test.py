@@ -59,6 +59,16 @@ def test_the_suggestion_is_empty_without_similar_names():
       'module jsom.decoder not found: jsom is missing; did',
     ),
     ('json.decodr', 'module json.decodr not found; did you mean: decoder'),
+    (
+      'jsom/decoder.py',
+      'module jsom/decoder.py not found; expected the name of a module, not of'
+      ' its file: jsom.decoder',
+    ),
+    (
+      '/some/jsom.py',
+      'module /some/jsom.py not found; expected the name of a module, not of'
+      ' its file: jsom, with /some on PYTHONPATH',
+    ),
   ],
 )
 def test_a_missing_module(name, message):

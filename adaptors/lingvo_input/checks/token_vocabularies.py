@@ -10,6 +10,7 @@ its lines. Ids become text by `NgramIdToToken`, always with the numbers of the
 lines. So an input whose records are ids never has the file read by the first.
 """
 
+import codecs
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator
@@ -24,6 +25,10 @@ _UPPER = (b'<S>', b'</S>', b'<UNK>')
 
 # As C++ reads an int32 at the start of a string.
 _NUMBER = re.compile(rb'[ \r\v\f]*([+-]?[0-9]+)')
+_BOM = (
+  'a byte order mark, which is part of its first token; save it as UTF-8'
+  ' without one'
+)
 _SMALLEST, _LARGEST = -(2**31), 2**31 - 1
 
 
@@ -96,6 +101,8 @@ def read(where: str, path: str, *, has_ids: bool) -> Vocabulary:
     ids[token], vocabulary.lines[token] = found, number
   vocabulary.num_shared = len(ids) - len(set(ids.values()))
   _check_special(where, ids)
+  if content.startswith(codecs.BOM_UTF8):
+    logging.warning('%s has %s', where, _BOM)
   return vocabulary
 
 
@@ -129,7 +136,7 @@ def _check_special(where: str, ids: dict[bytes, int]):
   if missing:
     raise errors.UserError(
       f'{where} lacks {_names(missing)}, which every vocabulary has (all of'
-      f' {_names(_UPPER)}, or all of {_names(_LOWER)})'
+      f' {_names(_UPPER)}, or all of {_names(_LOWER)}){_hidden(ids)}'
     )
   mixed = [t for t in others if t in ids]
   if mixed:
@@ -137,6 +144,19 @@ def _check_special(where: str, ids: dict[bytes, int]):
       f'{where} has {_names(mixed)} beside {_names(expected)}; expected either'
       ' capitals or lower case'
     )
+
+
+def _hidden(ids: Iterable[bytes]) -> str:
+  """Returns which bytes of tokens an editor does not show; '' for none."""
+  tokens = list(ids)
+  found = []
+  if any(token.endswith(b'\r') for token in tokens):
+    found.append(
+      "lines that end with '\\r\\n', whose '\\r' is part of the token"
+    )
+  if any(token.startswith(codecs.BOM_UTF8) for token in tokens):
+    found.append(_BOM)
+  return f'. It has {" and ".join(found)}' if found else ''
 
 
 def _names(tokens: Iterable[bytes]) -> str:

@@ -7,14 +7,16 @@ compare what they read before each step.
 Legend: P processes.
 """
 
+import collections
 import hashlib
 
 import jax
 import numpy as np
+from absl import logging
 from jax.experimental import multihost_utils
 
 from pax_compat import base_input, errors
-from pax_compat.input_core import host_fields
+from pax_compat.input_core import example_rows, host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.processes import joint_failure
 
@@ -147,6 +149,46 @@ class ReplicaRowCheck:
           ' whose order is not drawn at random, such as one with replay=True,'
           ' or a mesh that splits the batch over all processes'
         )
+
+
+def warn_of_equal_batches(data: base_input.BaseInput, batch: NestedMap):
+  """Logs a warning if hosts have the same first batch, so the same examples.
+
+  All processes make the call. Batches of padding rows alone are left out.
+
+  Args:
+    data: the input.
+    batch: the first batch of this process.
+  """
+  if data.num_infeed_hosts == 1:
+    return
+  digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+  for leaf in jax.tree.leaves(batch):
+    digest.update(host_fields.canonical_bytes(np.asarray(leaf)))
+  weights = batch.get(example_rows.WEIGHTS)
+  numbers, digests, are_real = multihost_utils.process_allgather(
+    (
+      np.int32(data.infeed_host_index),
+      np.frombuffer(digest.digest(), np.uint8),
+      np.bool_(weights is None or np.any(weights)),
+    )
+  )
+  found = {
+    int(n): x.tobytes()
+    for n, x, is_real in zip(numbers, digests, are_real, strict=True)
+    if is_real
+  }
+  count = collections.Counter(found.values())
+  equal = [str(n) for n in sorted(found) if count[found[n]] > 1]
+  if equal:
+    logging.warning(
+      'the first batch of the dataset %r is the same on the hosts %s: expected'
+      ' an input that reads other examples on each of its num_infeed_hosts,'
+      ' by infeed_host_index; python -m pax_compat.tools.inspect_input shows'
+      ' what hosts read',
+      data.name,
+      ', '.join(equal),
+    )
 
 
 def _digest(value: str | bytes | None) -> np.ndarray:

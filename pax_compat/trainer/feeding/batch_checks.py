@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from absl import logging
 
 from pax_compat import base_input, errors
 from pax_compat.nested_map import NestedMap
@@ -26,6 +27,9 @@ _KINDS = {
   'O': 'strings',
 }
 
+# What integers of 64 bits are on devices.
+_NARROW = {'int64': 'int32', 'uint64': 'uint32'}
+
 
 class BatchCheck:
   """Checks that batches are arrays, and as the first one of the input.
@@ -44,6 +48,9 @@ class BatchCheck:
     self._alike = type(data).example_batch is base_input.BaseInput.example_batch
     self._first: dict[str, tuple[str, int]] | None = None
     self._has_equal_rows = True
+    self._data = data
+    # Fields that a warning was about; kept for later checks of the input.
+    self._large: set[str] = vars(data).setdefault('_fields_too_large', set())
 
   def __call__(self, batch: NestedMap):
     """Checks the next batch.
@@ -61,6 +68,7 @@ class BatchCheck:
           f'the field {name!r} of shape {list(array.shape)} has no rows;'
           ' expected at least one'
         )
+      self._warn_of_large(name, array)
     rows = {name: x.shape[0] for name, x in fields.items() if x.ndim}
     equal = len(set(rows.values())) <= 1
     if self._first is None:
@@ -75,6 +83,31 @@ class BatchCheck:
       )
     if self._alike:
       _compare({name: _kind(x) for name, x in fields.items()}, self._first)
+
+  def _warn_of_large(self, name: str, array: Any):
+    """Logs a warning, once, about numbers that 32 bits cannot hold."""
+    narrow = _NARROW.get(str(array.dtype))
+    if (
+      narrow is None
+      or name in self._large
+      or jax.config.jax_enable_x64
+      or self._data.is_host_field(name, array)
+    ):
+      return
+    limits, low, high = np.iinfo(narrow), array.min(), array.max()
+    if low < limits.min or high > limits.max:
+      self._large.add(name)
+      logging.warning(
+        'the field %r of the dataset %r has numbers from %d to %d, which are'
+        ' other numbers in the %s of the devices: expected numbers of at most'
+        ' %d, or strings, which stay on the host',
+        name,
+        self._data.name,
+        low,
+        high,
+        narrow,
+        limits.max,
+      )
 
 
 def _arrays(batch: NestedMap) -> dict[str, Any]:

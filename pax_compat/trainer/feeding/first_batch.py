@@ -11,6 +11,7 @@ from pax_compat.experiments import resolved
 from pax_compat.input_core import host_fields
 from pax_compat.nested_map import NestedMap
 from pax_compat.trainer.feeding import (
+  agreement,
   batch_checks,
   pipeline,
   prefetching,
@@ -66,6 +67,7 @@ class FirstBatch:
     if batch is None:
       raise errors.UserError(f'the dataset {data.name!r} has no batch')
     self.check(batch)
+    agreement.warn_of_equal_batches(data, batch)
     self.example = host_fields.for_devices(
       data.example_batch(batch), data.is_host_field
     )

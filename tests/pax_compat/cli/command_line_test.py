@@ -7,6 +7,7 @@ import pytest
 from absl import flags
 
 from pax_compat.cli import command_line
+from tests.pax_compat import launching
 
 
 def _shown(path: str, level: int = logging.INFO) -> bool:
@@ -61,3 +62,14 @@ def test_flags_of_modules_are_kept_until_these_are_imported(parse):
 def test_without_modules_an_unknown_flag_is_an_error(parse):
   with pytest.raises(flags.UnrecognizedFlagError, match="'mine'"):
     parse('--attr=a --mine=x')
+
+
+def test_the_installed_command_has_the_description_of_its_module():
+  script = """
+    import sys
+    from pax_compat import main
+    sys.argv.append('--help')
+    main.run()
+  """
+  done = launching.run_script(script)
+  assert done.stdout.startswith('Trains an experiment: ')

@@ -297,6 +297,11 @@ def test_errors(trained, tmp_path):
       _run(tmp_path / 'empty')
   with pytest.raises(errors.UserError, match='belongs to the experiment lines'):
     _run(trained, name='other')
+  with pytest.raises(
+    errors.UserError,
+    match='2 is one checkpoint; expected the folder of its run, .*_step=2',
+  ):
+    _run(tmp_path / 'one', restore_dir=str(trained / 'checkpoints' / '2'))
 
   class Nothing(lines.Lines):
     def datasets(self):

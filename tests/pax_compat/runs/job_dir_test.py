@@ -122,3 +122,10 @@ def test_replace_text_is_atomic(tmp_path, monkeypatch):
     job_dir.replace_text(path, 'new')
   assert path.read_text() == 'old'
   assert os.listdir(tmp_path) == ['x']
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  assert job_dir.checked_path('~/runs/a') == tmp_path / 'runs/a'
+  monkeypatch.chdir(tmp_path)
+  assert job_dir.checked_path('runs/~') == tmp_path / 'runs/~'

@@ -171,6 +171,18 @@ def test_an_oddity_is_a_warning(check, log):
   assert 'has 2 lines with an id for a token that has one already' in log()
   check(GOOD.replace('<S>\t1\n', ''))
   assert 'lacks <S> and <s>: Lingvo takes the id 0' in log()
+  check('\ufeffor\t6\n' + GOOD)
+  assert 'has a byte order mark, which is part of its first token' in log()
+
+
+def test_bytes_that_an_editor_does_not_show_are_named(check):
+  with pytest.raises(errors.UserError, match=r"lines that end with '\\r\\n'"):
+    check(
+      PLAIN.replace('\n', '\r\n'),
+      load_token_ids_from_vocab=False,
+    )
+  with pytest.raises(errors.UserError, match='It has a byte order mark'):
+    check('\ufeff' + LOWER)
 
 
 def test_a_pattern_of_one_file(check, tmp_path):

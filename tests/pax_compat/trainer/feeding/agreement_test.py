@@ -33,6 +33,13 @@ def test_processes_that_hold_the_same_rows_must_read_the_same():
   assert "dataset 'Train' is not the same on the processes 0, 1," in differ
 
 
+def test_hosts_that_read_the_same_examples_are_named():
+  outputs = launching.run_on_processes(programs.warn_of_equal_batches, 3)
+  assert outputs[0] == outputs[1] == outputs[2]
+  (line,) = outputs[0].splitlines()
+  assert "dataset 'Train' is the same on the hosts 0, 1: expected" in line
+
+
 def test_an_evaluation_on_data_that_differs_ends_with_an_error():
   outputs = launching.run_on_processes(programs.read_all_batches, 2)
   assert outputs[0] == outputs[1]

@@ -68,6 +68,27 @@ def test_what_may_differ():
   _after(unequal, NestedMap(x=np.zeros([5]), table=np.zeros([9])))
 
 
+def test_numbers_that_devices_cannot_hold_are_logged_once(caplog):
+  data = Given(name='train')
+  check = batch_checks.BatchCheck(data)
+  small = NestedMap(a=np.array([2**31 - 1, -(2**31)]), b=np.array([2**32 - 1]))
+  small.b = small.b.astype(np.uint64)
+  with caplog.at_level('WARNING', logger='absl'):
+    check(small)
+    assert not caplog.records
+    for _ in range(2):
+      check(NestedMap(a=small.a * 2, b=small.b))
+    check = batch_checks.BatchCheck(data)  # Of the next evaluation.
+    check(NestedMap(a=small.a * 2, b=small.b))
+    check(NestedMap(a=small.a, b=small.b + np.uint64(1)))
+  first, second = (record.getMessage() for record in caplog.records)
+  assert first.startswith(
+    "the field 'a' of the dataset 'train' has numbers from -4294967296 to"
+    ' 4294967294, which are other numbers in the int32 of the devices'
+  )
+  assert second.startswith("the field 'b'") and 'uint32' in second
+
+
 _MINE = """
 import sys
 import numpy as np
