@@ -135,11 +135,7 @@ class Fp8EinsumGatedOp(Fp8EinsumOp):
   def __call__(
     self, equation: str, *args: jax.Array
   ) -> tuple[jax.Array, jax.Array]:
-    """Returns the einsums of the inputs with the weight and with the gate's.
-
-    Args:
-      equation: that of both products.
-      *args: inputs, weight and weight of the gate.
+    """Returns both products, as `base_ops.EinsumGatedOp` does.
 
     Raises:
       UserError: there are not three arrays, or a weight does not have the
