@@ -52,6 +52,16 @@ def system_error(error: BaseException | None) -> str | None:
   return None
 
 
+def is_full_disk(error: BaseException | None) -> bool:
+  """Whether an error, or one that caused it, is that of a full disk."""
+  while error is not None:
+    number = getattr(error, 'errno', None)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+      return True
+    error = error.__cause__ or error.__context__
+  return False
+
+
 def parse_json(text: str | bytes) -> Any:
   """Returns the value of a JSON text.
 

@@ -12,6 +12,7 @@ from jax.experimental import multihost_utils
 from pax_compat import checkpoints, errors
 from pax_compat.metrics import time_use
 from pax_compat.processes import process_channel
+from pax_compat.runs import files, remote
 from pax_compat.trainer.actions import StepContext, evaluation_metadata
 
 # Key in a checkpoint: scalars of the evaluations after its step, on which
@@ -101,6 +102,8 @@ class Save:
   def after_failure(self, context: StepContext, error: BaseException):
     """Saves a step whose evaluation failed, and waits for the commit.
 
+    Of a full disk, which has no room for it, a checkpoint is not begun.
+
     Args:
       context: of the step.
       error: of the evaluation. The caller raises it; this method does not raise
@@ -114,6 +117,9 @@ class Save:
         errors.one_line(error),
       )
       return
+    if files.is_full_disk(error):
+      if not remote.is_remote(self._checkpointer.directory):
+        return  # The same disk has no room for a checkpoint.
     try:
       if self._saved != context.step:
         self._save(context, evaluation_metadata(context, pending=True))

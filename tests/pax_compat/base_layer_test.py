@@ -594,12 +594,3 @@ def test_fields_that_children_inherit_are_copied():
   assert target.fprop_dtype == jnp.bfloat16
   assert target.ici_mesh_shape == [1, 1]
   assert not config.is_set(target, 'dtype')
-
-
-def test_hparams_that_derive_from_those_of_the_base_class():
-  class Scale(base_layer.BaseLayer):
-    class HParams(base_layer.BaseLayer.HParams):
-      dims: int = 3
-
-  assert Scale.HParams(dims=4).Instantiate().dims == 4
-  assert Scale.HParams().dims == 3

@@ -91,7 +91,7 @@ def test_an_error_without_a_message_has_its_line_and_that_of_user_code(
   file = tmp_path / 'of_a_user.py'
   file.write_text('def call(function):\n  function()\n')
   monkeypatch.syspath_prepend(tmp_path)
-  call = importlib.import_module('of_a_user').call
+  call = importlib.import_module(file.stem).call
 
   def fail():
     assert json is None

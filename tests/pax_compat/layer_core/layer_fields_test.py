@@ -1,4 +1,4 @@
-"""Defaults of fields that are mutable dataclasses; `theta`."""
+"""Fields of layers: mutable defaults, `theta`, `HParams` of older code."""
 
 import dataclasses
 
@@ -50,3 +50,12 @@ def test_a_theta_of_ones_own():
   np.testing.assert_array_equal(
     own.apply(variables, x), 2 * plain.apply(variables, x)
   )
+
+
+def test_hparams_that_derive_from_those_of_the_base_class():
+  class Scale(base_layer.BaseLayer):
+    class HParams(base_layer.BaseLayer.HParams):
+      dims: int = 3
+
+  assert Scale.HParams(dims=4).Instantiate().dims == 4
+  assert Scale.HParams().dims == 3

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from pax_compat import errors
 from pax_compat.metrics import time_use
 from pax_compat.trainer import actions, run_options, saving
 from tests.on_processes import evaluations
@@ -98,6 +99,18 @@ def test_a_failed_evaluation_leaves_its_step(caplog):
   save.after_failure(_context(4), KeyError('seqlen'))
   assert 'step 4 cannot be saved, either: OSError: disk full' in caplog.text
   assert len(printed) == 1
+
+
+@pytest.mark.parametrize(
+  'folder, saved', [('/runs/a', []), ('gs://bucket/runs/a', [3])]
+)
+def test_nothing_is_saved_on_a_full_disk(folder, saved):
+  recorder, save = _save()
+  recorder.directory = folder
+  error = errors.UserError('the outputs cannot be written')
+  error.__cause__ = OSError(28, 'No space left on device')
+  save.after_failure(_context(3), error)
+  assert [step for step, *_ in recorder.saved] == saved
 
 
 def test_a_save_is_due_after_some_time(monkeypatch):

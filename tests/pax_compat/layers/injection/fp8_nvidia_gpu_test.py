@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -62,9 +61,9 @@ def test_steps_round_by_the_largest_values_before(direct):
     scales = np.where(largest > 0, largest / limits, scales)
     histories = np.roll(histories, -1, axis=1)
     histories[:, 0] = [np.max(np.abs(array)) for array in (x, w, g)]
-    x = _rounded(x, scales[0], ml_dtypes.float8_e4m3fn, _E4M3)
-    w = _rounded(w, scales[1], ml_dtypes.float8_e4m3fn, _E4M3)
-    g = _rounded(g, scales[2], ml_dtypes.float8_e5m2, _E5M2)
+    x = _rounded(x, scales[0], jnp.float8_e4m3fn, _E4M3)
+    w = _rounded(w, scales[1], jnp.float8_e4m3fn, _E4M3)
+    g = _rounded(g, scales[2], jnp.float8_e5m2, _E5M2)
     for ours, expected in ((y, x @ w), (of_x, g @ w.T), (of_w, x.T @ g)):
       size = np.max(np.abs(expected))
       np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5 * size)
