@@ -1,1 +1,1 @@
-"""What layers add to a backward pass: norms of the gradients of examples."""
+"""Gradients beside the usual ones: norms for each example, statistics."""
