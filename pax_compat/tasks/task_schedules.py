@@ -146,7 +146,7 @@ class TasksInPhases(BaseTaskSchedule):
       schedule goes on to the end, so that its number has no effect.
 
   Raises:
-    UserError: there are no phases, or a number is below 1.
+    UserError: `phases` is empty, or a number is below 1.
   """
 
   phases: Sequence[tuple[Config, int]] = REQUIRED
