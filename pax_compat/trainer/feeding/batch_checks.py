@@ -89,6 +89,7 @@ class BatchCheck:
     narrow = _NARROW.get(str(array.dtype))
     if (
       narrow is None
+      or not array.size
       or name in self._large
       or jax.config.jax_enable_x64
       or self._data.is_host_field(name, array)

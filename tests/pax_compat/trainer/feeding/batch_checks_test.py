@@ -89,6 +89,11 @@ def test_numbers_that_devices_cannot_hold_are_logged_once(caplog):
   assert second.startswith("the field 'b'") and 'uint32' in second
 
 
+def test_a_field_may_have_rows_without_numbers():
+  check = batch_checks.BatchCheck(Given(name='train'))
+  check(NestedMap(ids=np.zeros([2, 0], np.int64)))
+
+
 _MINE = """
 import sys
 import numpy as np
