@@ -68,12 +68,15 @@ class DoneSteps:
 
   def forget(self, steps: Iterable[int], splits: Collection[str]):
     """Forgets splits of some steps, in the file too, as they are used again."""
-    for step in self._steps.keys() & set(steps):
+    found = self._steps.keys() & set(steps)
+    if not found:
+      return
+    for step in found:
       done = self._steps[step]
       done['splits'] = [one for one in done['splits'] if one not in splits]
       if not done['splits']:
         del self._steps[step]
-      self._write()
+    self._write()
 
   def add(self, step: int, checkpoint: str, split: str):
     """Records a split as written, in the file too."""

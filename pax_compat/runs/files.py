@@ -41,25 +41,27 @@ def system_error(error: BaseException | None) -> str | None:
   Args:
     error: any error; those that caused it are examined, too.
   """
-  while error is not None:
-    if isinstance(error, OSError) and error.errno in _SYSTEM_ERRORS:
-      file = f' ({error.filename})' if error.filename else ''
-      return f'{os.strerror(error.errno)}{file}'
+  for one in _chain(error):
+    if isinstance(one, OSError) and one.errno in _SYSTEM_ERRORS:
+      file = f' ({one.filename})' if one.filename else ''
+      return f'{os.strerror(one.errno)}{file}'
     for number in _SYSTEM_ERRORS:
-      if os.strerror(number).lower() in str(error).lower():
+      if os.strerror(number).lower() in str(one).lower():
         return os.strerror(number)
-    error = error.__cause__ or error.__context__
   return None
 
 
 def is_full_disk(error: BaseException | None) -> bool:
   """Whether an error, or one that caused it, is that of a full disk."""
+  full = errno.ENOSPC, errno.EDQUOT
+  return any(getattr(one, 'errno', None) in full for one in _chain(error))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+  """Yields an error and those that caused it."""
   while error is not None:
-    number = getattr(error, 'errno', None)
-    if number in (errno.ENOSPC, errno.EDQUOT):
-      return True
+    yield error
     error = error.__cause__ or error.__context__
-  return False
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -117,9 +117,10 @@ class Save:
         errors.one_line(error),
       )
       return
-    if files.is_full_disk(error):
-      if not remote.is_remote(self._checkpointer.directory):
-        return  # The same disk has no room for a checkpoint.
+    if files.is_full_disk(error) and not remote.is_remote(
+      self._checkpointer.directory
+    ):
+      return  # The same disk has no room for a checkpoint.
     try:
       if self._saved != context.step:
         self._save(context, evaluation_metadata(context, pending=True))

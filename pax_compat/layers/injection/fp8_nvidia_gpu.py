@@ -103,9 +103,8 @@ class Fp8EinsumOp(base_layer.BaseLayer):
     of_inputs = self._scale(_INPUT)
     if suffix:
       of_inputs = jax.lax.stop_gradient(of_inputs)
-    multiply = _rounded_operands
-    if self.use_direct_quant:
-      multiply = _product_of_8_bits
+    direct = self.use_direct_quant
+    multiply = _einsum_of_8_bits if direct else _einsum_of_rounded
     return multiply(
       equation,
       (inputs.astype(dtype), *of_inputs),
@@ -149,7 +148,7 @@ class Fp8EinsumGatedOp(Fp8EinsumOp):
     )
 
 
-def _product_of_8_bits(equation, inputs, weight, of_grad):
+def _einsum_of_8_bits(equation, inputs, weight, of_grad):
   """Returns an einsum of 8-bit operands; each comes with (scale, history)."""
   (lhs, lhs_scale, lhs_history), (rhs, rhs_scale, rhs_history) = inputs, weight
   grad_scale, grad_history = of_grad
@@ -166,16 +165,16 @@ def _product_of_8_bits(equation, inputs, weight, of_grad):
   return jnp.einsum(equation, lhs, rhs, _dot_general=product)
 
 
-def _rounded_operands(equation, inputs, weight, of_grad):
+def _einsum_of_rounded(equation, inputs, weight, of_grad):
   """Returns an einsum of rounded operands; each comes with (scale, history)."""
   rounded = (
     fp8_ops.in_qdq(x.dtype, jnp.float8_e4m3fn, x, *scale)
     for x, *scale in (inputs, weight)
   )
-  outputs = jnp.einsum(equation, *rounded, _dot_general=_product)
+  outputs = jnp.einsum(equation, *rounded, _dot_general=_dot_general)
   return fp8_ops.out_qdq(outputs.dtype, jnp.float8_e5m2, outputs, *of_grad)
 
 
-def _product(lhs, rhs, dimension_numbers, *_, **__):
+def _dot_general(lhs, rhs, dimension_numbers, *_, **__):
   # It warns of the other arguments, which it has no use for.
   return fp8_ops.dot_general_with_precision(lhs, rhs, dimension_numbers)

@@ -9,6 +9,7 @@ Legend: P processes.
 
 import collections
 import hashlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -117,8 +118,7 @@ class ReplicaRowCheck:
   def record(self, batch: NestedMap):
     """Adds a batch to the digest."""
     if self._are_shared:
-      for leaf in jax.tree.leaves(batch):
-        self._read.update(host_fields.canonical_bytes(np.asarray(leaf)))
+      _update(self._read, batch)
 
   def digest(self) -> bytes:
     """Returns the digest of all batches that were recorded so far."""
@@ -163,8 +163,7 @@ def warn_of_equal_batches(data: base_input.BaseInput, batch: NestedMap):
   if data.num_infeed_hosts == 1:
     return
   digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-  for leaf in jax.tree.leaves(batch):
-    digest.update(host_fields.canonical_bytes(np.asarray(leaf)))
+  _update(digest, batch)
   weights = batch.get(example_rows.WEIGHTS)
   numbers, digests, are_real = multihost_utils.process_allgather(
     (
@@ -189,6 +188,12 @@ def warn_of_equal_batches(data: base_input.BaseInput, batch: NestedMap):
       data.name,
       ', '.join(equal),
     )
+
+
+def _update(digest: Any, batch: NestedMap):
+  """Adds a batch to a digest of `hashlib`."""
+  for leaf in jax.tree.leaves(batch):
+    digest.update(host_fields.canonical_bytes(np.asarray(leaf)))
 
 
 def _digest(value: str | bytes | None) -> np.ndarray:
